@@ -1,0 +1,14 @@
+"""Closes a gap of nbval: a cell without stored outputs passes its comparison, whatever the cell prints."""
+
+from collections.abc import Generator
+
+import pytest
+from nbval.plugin import IPyNbCell
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
+    if isinstance(item, IPyNbCell) and item.options["check"] and item.test_outputs and not item.cell.outputs:
+        pytest.fail(f"the cell prints or shows something, but no output is stored:\n{item.cell.source}", pytrace=False)
+    return result

@@ -1,0 +1,57 @@
+"""The walkthrough as a learner has it: JupyterLab in a real browser, Run All on the first notebook."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = "00_four_ranks_in_a_cell.ipynb"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium or Chrome is installed")
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """JupyterLab on a copy of the notebooks, so that a run does not touch the stored outputs."""
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0"]
+    lab = subprocess.Popen(
+        command, cwd=tmp_path / "notebooks", stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        address = re.compile(r"http://127\.0\.0\.1:\d+/lab\?token=\w+")
+        found = next(match for line in lab.stderr if (match := address.search(line)))
+        yield found[0].replace("/lab?", f"/lab/tree/{NOTEBOOK}?")
+    finally:
+        lab.terminate()
+        lab.communicate(timeout=30)
+
+
+@pytest.fixture
+def page(address: str) -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(address)
+        yield page
+        browser.close()
+
+
+def test_run_all_of_the_first_notebook(page):
+    page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=60_000)
+    page.get_by_role("menuitem", name="Kernel", exact=True).click()
+    page.get_by_text("Restart Kernel and Run All Cells…").click()
+    page.get_by_role("button", name="Confirm Kernel Restart").click()
+    # The stored outputs are cleared first; the last cell's answer shows that all have run.
+    page.locator("text=who-waits: not yet").wait_for(state="detached", timeout=60_000)
+    page.locator("text=who-waits: not yet").wait_for(timeout=120_000)
+    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    for figure in page.locator(".jp-RenderedImage img").all():
+        assert figure.evaluate("image => image.naturalWidth") > 0 and figure.get_attribute("alt")

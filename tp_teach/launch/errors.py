@@ -1,0 +1,50 @@
+"""What a launch raises when a rank fails. The first line of each message says it all."""
+
+from __future__ import annotations
+
+
+class LaunchError(RuntimeError):
+    """A launch that brought no result home. In a notebook only its message is shown, not the launcher's frames."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RankFailed(LaunchError):
+    """One rank raised, or ended without an answer.
+
+    `rank` is that rank, `error` the name of the exception's class (None if the process ended), `reason` the
+    exception's text or what ended the process, `traceback` the rank's own lines.
+    """
+
+    def __init__(self, rank: int, reason: str, error: str | None = None, traceback: str = "") -> None:
+        self.rank, self.reason, self.error, self.traceback = rank, reason, error, traceback
+        first = f"rank {rank} raised {error}: {reason}" if error else f"rank {rank} {reason}"
+        super().__init__(f"{first}\n{traceback}".rstrip())
+
+
+class RanksStuck(LaunchError):
+    """Some ranks waited for others longer than the timeout.
+
+    `stands` says where each rank stood: a list of `Stand`, by rank. `missing` are the ranks that were waited for.
+    """
+
+    def __init__(self, stands: list, timeout: float) -> None:
+        self.stands = stands
+        self.missing = [stand.rank for stand in stands if not stand.waits_in]
+        waiting = [stand.rank for stand in stands if stand.waits_in]
+        if self.missing:
+            first = f"{ranks(waiting)} waited {timeout:g} s for {ranks(self.missing)}"
+        else:
+            first = f"all ranks waited {timeout:g} s, but not in the same call"
+        width = max(len(stand.doing) for stand in stands)
+        table = "\n".join(f"  rank {s.rank}  {s.doing:<{width}}  {s.line}".rstrip() for s in stands)
+        super().__init__(f"{first}\n{table}")
+
+
+def ranks(numbers: list[int]) -> str:
+    """`rank 2`, `ranks 0 and 3`, `ranks 0, 1 and 3`."""
+    words = [str(number) for number in numbers]
+    if len(words) == 1:
+        return f"rank {words[0]}"
+    return f"ranks {', '.join(words[:-1])} and {words[-1]}"

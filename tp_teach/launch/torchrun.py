@@ -1,0 +1,61 @@
+"""The same function, the same `Run`, when torchrun or Slurm has started the ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from tp_teach.launch import parcel
+from tp_teach.launch.devices import choose_here
+from tp_teach.launch.group import process_group
+from tp_teach.tables import Log, current_log
+
+
+def started_by_torchrun() -> bool:
+    """Whether this process is already a rank: RANK, WORLD_SIZE and MASTER_ADDR are set."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+
+
+def join(
+    fn: Callable[..., Any],
+    *args: Any,
+    device: str | None = None,
+    backend: str | None = None,
+    timeout: float = 600.0,
+    check: bool = False,
+):
+    """Run `fn(*args)` as the rank that this process is. Rank 0 gets the `Run` of all ranks, the others get None.
+
+    Call it in a process that torchrun started; `tp.launch` says what the options mean. What ranks print goes where
+    torchrun sends it, so `Run.output` is empty.
+
+    Raises ValueError for a device or backend that cannot work here.
+    """
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    choice = choose_here(local_size, device, backend)
+    log = Log(rank)
+    token = current_log.set(log)
+    try:
+        with process_group(
+            choice.backend, choice.devices[local_rank], "env://", rank, world_size, local_size, timeout, check
+        ):
+            mine = (choice.devices[local_rank], parcel.pack_value(fn(*args)), log)
+            everyone: list | None = [None] * world_size if rank == 0 else None
+            dist.gather_object(mine, everyone, dst=0)
+    finally:
+        current_log.reset(token)
+    if everyone is None:
+        return None
+    # pandas is wanted on rank 0 alone, and only now.
+    from tp_teach.run import Run, world_of
+
+    devices, values, logs = zip(*everyone, strict=True)
+    reason = choice.reason if local_size == world_size else f"{world_size} ranks, on each machine {choice.reason}"
+    return Run.from_logs(
+        world_of(choice.backend, devices, reason), logs, [parcel.unpack_value(value) for value in values]
+    )

@@ -1,0 +1,118 @@
+"""Which bytes live on this rank, and what they are for: unique local storages, counted from birth to death."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from tp_teach.measure.shards import local
+
+
+@dataclass
+class Piece:
+    """One storage. Its kind is settled by what it turns out to be for; until then it is temporary.
+
+    `born` tells a storage that an operation made from one that was there before.
+    """
+
+    nbytes: int
+    kind: str = "temporary"
+    born: bool = False
+
+
+class Ledger:
+    """The live storages of one rank, by kind, and the largest sum they reached.
+
+    Views, tied weights and re-used buffers share a storage, so they count once. What native code allocates and frees
+    within one operation is not seen.
+    """
+
+    def __init__(self) -> None:
+        self._live: dict[int, tuple[weakref.ref, Piece]] = {}
+        self._total = 0
+        self._most = 0
+        self._at_most: list[Piece] = []
+
+    def add(self, tensors: Iterable[torch.Tensor], kind: str | None = None, born: bool = False) -> None:
+        """Count tensors, if their storages are not yet counted; name their kind, unless it is settled.
+
+        Only what was `born` under measurement becomes an activation: a batch that autograd saves lives anyway.
+        """
+        for tensor in tensors:
+            storage = local(tensor).untyped_storage()
+            key = storage._cdata
+            if key not in self._live:
+                piece = Piece(storage.nbytes(), born=born)
+                self._live[key] = (weakref.ref(storage, lambda _, key=key: self._gone(key)), piece)
+                self._total += piece.nbytes
+            piece = self._live[key][1]
+            if kind and piece.kind == "temporary" and (piece.born or kind != "activations"):
+                piece.kind = kind
+        if self._total > self._most:
+            self._most, self._at_most = self._total, self.now()
+
+    def now(self) -> list[Piece]:
+        """The pieces that live now. Read their kinds at the end, when they are settled."""
+        return [piece for _, piece in self._live.values()]
+
+    def at_peak(self) -> list[Piece]:
+        """The pieces that lived when their sum was largest."""
+        return self._at_most
+
+    def _gone(self, key: int) -> None:
+        self._total -= self._live.pop(key)[1].nbytes
+
+
+def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, list[torch.Tensor]]:
+    """The tensors that live from step to step, by kind."""
+    parameters = list(model.parameters())
+    return {
+        "parameters": parameters,
+        "gradients": [parameter.grad for parameter in parameters if parameter.grad is not None],
+        "optimizer": [leaf for leaf in tree_leaves(dict(optimizer.state)) if isinstance(leaf, torch.Tensor)]
+        if optimizer
+        else [],
+        "temporary": list(model.buffers()),
+    }
+
+
+def memory_rows(step: int, moment: str, pieces: list[Piece]) -> list[dict]:
+    """Rows of the table `memory` for one moment: bytes by kind, zeros included."""
+    bytes_of = Counter(dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "temporary"), 0))
+    for piece in pieces:
+        bytes_of[piece.kind] += piece.nbytes
+    return [{"step": step, "moment": moment, "kind": kind, "bytes": number} for kind, number in bytes_of.items()]
+
+
+def allocated_rows(device: torch.device, step: int, moment: str = "step") -> list[dict]:
+    """What the device's allocator says: allocated and reserved on CUDA, live tensor bytes as allocated on a CPU.
+
+    At the moment `peak` the CUDA allocator's largest numbers since they were last reset; a CPU has no such record.
+    """
+    if device.type != "cuda":
+        held = {"allocated": live_tensor_bytes()} if moment != "peak" else {}
+    elif moment == "peak":
+        held = {
+            "allocated": torch.cuda.max_memory_allocated(device),
+            "reserved": torch.cuda.max_memory_reserved(device),
+        }
+    else:
+        held = {"allocated": torch.cuda.memory_allocated(device), "reserved": torch.cuda.memory_reserved(device)}
+    return [{"step": step, "moment": moment, "kind": kind, "bytes": number} for kind, number in held.items()]
+
+
+def live_tensor_bytes() -> int:
+    """Bytes of all tensors that Python knows in this process; shared storages count once."""
+    storages = {}
+    for thing in gc.get_objects():
+        # type(), not isinstance(): some objects answer isinstance by running code of their own.
+        if issubclass(type(thing), torch.Tensor):
+            storage = local(thing.detach()).untyped_storage()
+            storages[storage._cdata] = storage.nbytes()
+    return sum(storages.values())

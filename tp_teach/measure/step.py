@@ -1,0 +1,153 @@
+"""`measure`: watch one training step on one rank, and write what it did to the rank's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tp_teach.measure.collectives import read
+from tp_teach.measure.memory import Ledger, Piece, allocated_rows, memory_rows, state_of
+from tp_teach.measure.modules import ModuleNames
+from tp_teach.measure.shards import shard_rows
+from tp_teach.tables import record, wire_bytes
+
+
+@contextmanager
+def measure(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, step: int = 0) -> Iterator[None]:
+    """Watch one training step inside a rank: forward, backward and, if given, `optimizer.step()`.
+
+    What it saw comes home in the `Run`: `shards` (who holds what), `comm` (each collective with its phase, module,
+    payload and ring bytes) and `memory` (bytes by kind at each moment: init, forward, backward, step, peak; on CUDA
+    the allocator's own numbers beside them). `step` is written in the rows. The step runs slower while it is watched.
+
+    Forward begins with the model's call and lasts until backward; what lies outside forward, backward and
+    `optimizer.step()` is called other.
+    """
+    watch = _Watch(model, optimizer, step)
+    with ExitStack() as stack:
+        watch.enter(stack)
+        yield
+    watch.finish()
+
+
+class _Watch(TorchDispatchMode):
+    """Sees every operation below autograd and DTensor: local tensors, and the collectives as they are issued."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, step: int) -> None:
+        super().__init__()
+        self.model, self.optimizer, self.step = model, optimizer, step
+        self.device = next(model.parameters()).device
+        self.phase = "other"
+        self.ledger = Ledger()
+        self.modules = ModuleNames(model)
+        self.comm: list[dict] = []
+        self.moments: dict[str, list[Piece]] = {}
+        self.allocator: list[dict] = []
+
+    def enter(self, stack: ExitStack) -> None:
+        """Put the hooks in place; the stack takes them away, after an error too."""
+        for kind, tensors in state_of(self.model, self.optimizer).items():
+            self.ledger.add(tensors, kind)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self._mark("init")
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._saved, lambda tensor: tensor))
+        hooks = [self.model.register_forward_pre_hook(self._forward_begins, prepend=True)]
+        hooks += [
+            parameter.register_post_accumulate_grad_hook(self._grad_arrived)
+            for parameter in self.model.parameters()
+            if parameter.requires_grad
+        ]
+        if self.optimizer is not None:
+            hooks.append(self.optimizer.register_step_pre_hook(self._optimizer_begins))
+            hooks.append(self.optimizer.register_step_post_hook(self._optimizer_ends))
+        for hook in hooks:
+            stack.callback(hook.remove)
+        self.modules.enter(stack)
+        stack.enter_context(self)
+
+    def finish(self) -> None:
+        """Write the rows. Not reached after an error: half a step is no measurement."""
+        self._end_backward()
+        if "forward" not in self.moments and self.phase == "forward":
+            self._mark("forward")
+        for kind, tensors in state_of(self.model, self.optimizer).items():
+            self.ledger.add(tensors, kind)
+        rows = [row for moment, pieces in self.moments.items() for row in memory_rows(self.step, moment, pieces)]
+        rows += memory_rows(self.step, "peak", self.ledger.at_peak())
+        self.allocator += allocated_rows(self.device, self.step, "peak")
+        record("shards", shard_rows(self.model))
+        record("comm", self.comm)
+        record("memory", rows + self.allocator)
+
+    def __torch_dispatch__(self, func: Any, types: tuple, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
+            return NotImplemented  # DTensor answers with operations on its local tensors, which come by here
+        self._settle_phase()
+        collective = read(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if collective is not None:
+            self.comm.append(
+                {
+                    "step": self.step,
+                    "index": len(self.comm),
+                    "phase": self.phase,
+                    "module": self.modules.now(),
+                    "op": collective.op,
+                    "group": ",".join(map(str, collective.ranks)),
+                    "group_size": len(collective.ranks),
+                    "dtype": collective.dtype,
+                    "shape": collective.shape,
+                    "payload_bytes": collective.payload_bytes,
+                    "wire_bytes": wire_bytes(collective.op, collective.payload_bytes, len(collective.ranks)),
+                }
+            )
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self.ledger.add(made, born=self.phase in ("forward", "backward"))
+        return result
+
+    def _settle_phase(self) -> None:
+        """Autograd tells by itself when backward runs."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        if in_backward and self.phase != "backward":
+            self._mark("forward")
+            self.phase = "backward"
+        elif not in_backward and self.phase == "backward":
+            self._end_backward()
+
+    def _end_backward(self) -> None:
+        if self.phase == "backward":
+            self._mark("backward")
+            self.phase = "other"
+
+    def _mark(self, moment: str) -> None:
+        self.moments[moment] = self.ledger.now()
+        if self.device.type == "cuda":
+            self.allocator += allocated_rows(self.device, self.step, moment)
+
+    def _forward_begins(self, module: nn.Module, args: tuple) -> None:
+        self._end_backward()
+        self.phase = "forward"
+
+    def _grad_arrived(self, parameter: torch.Tensor) -> None:
+        self.ledger.add([parameter.grad], "gradients")
+
+    def _optimizer_begins(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        self._end_backward()
+        self.phase = "optimizer"
+
+    def _optimizer_ends(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        self.ledger.add(state_of(self.model, optimizer)["optimizer"], "optimizer")
+        self._mark("step")
+        self.phase = "other"
+
+    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.ledger.add([tensor], "activations")
+        return tensor

@@ -1,0 +1,1 @@
+"""Plain PyTorch models and their configuration. Knows nothing of parallelism."""

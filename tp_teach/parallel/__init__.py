@@ -1,0 +1,1 @@
+"""How a model is cut over the ranks of a mesh."""

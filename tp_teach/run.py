@@ -1,0 +1,207 @@
+"""`Run`: what came home from the ranks, as tidy tables."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tp_teach.tables import TABLES, Log
+
+FORMAT = 1
+
+
+def world_of(mode: str, devices: Sequence[str], reason: str) -> dict[str, Any]:
+    """What `Run.world` holds: mode (nccl, gloo, simulated, predicted), size, devices by rank, reason, versions."""
+    versions = {"python": platform.python_version(), "torch": importlib.metadata.version("torch")}
+    return {"mode": mode, "size": len(devices), "devices": list(devices), "reason": reason, "versions": versions}
+
+
+class Run:
+    """One run of a function on `world["size"]` ranks: measured, simulated or predicted.
+
+    `run[r]` is what rank r returned and `run.output[r]` what it printed. `shards`, `comm`, `memory`,
+    `steps` and `timeline` are pandas tables; `tp_teach.tables` names their columns and units. `world`
+    says where it ran; see `world_of`.
+    """
+
+    def __init__(
+        self,
+        world: Mapping[str, Any],
+        tables: Mapping[str, pd.DataFrame],
+        values: Sequence[Any] = (),
+        output: Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.world = dict(world)
+        self.values = list(values)
+        self.output = list(output)
+        self.config = dict(config or {})
+        self.shards = _typed("shards", tables)
+        self.comm = _typed("comm", tables)
+        self.memory = _typed("memory", tables)
+        self.steps = _typed("steps", tables)
+        self.timeline = _typed("timeline", tables)
+
+    @classmethod
+    def from_logs(
+        cls, world: Mapping[str, Any], logs: Sequence[Log], values: Sequence[Any] = (), output: Sequence[str] = ()
+    ) -> Run:
+        """Join the logs of all ranks, in rank order."""
+        tables = {name: pd.DataFrame([row for log in logs for row in log.rows[name]]) for name in TABLES}
+        config = next((log.config for log in logs if log.config), {})
+        return cls(world, tables, values, output, config)
+
+    def __getitem__(self, rank: int) -> Any:
+        if not isinstance(rank, int) or not 0 <= rank < len(self.values):
+            raise IndexError(f"rank {rank!r} is not in this run; it has ranks 0 to {len(self.values) - 1}")
+        return self.values[rank]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def __repr__(self) -> str:
+        rows = {name: len(getattr(self, name)) for name in TABLES}
+        held = ", ".join(f"{name} {count}" for name, count in rows.items() if count) or "none"
+        return f"Run: {self.world.get('reason', self.world.get('mode'))}. Rows: {held}."
+
+    def compare(self, other: Run) -> pd.DataFrame:
+        """Line two runs up, number by number: columns table, rank, what, here, there, equal.
+
+        Compared are each parameter's local bytes; each phase's, module's and operation's number of collectives,
+        payload and ring bytes; and the memory of each moment and kind that both runs state. A row that one run lacks
+        counts as 0 there. Times and losses are not compared.
+        """
+        parts = []
+        for table, make in (("shards", _shard_facts), ("comm", _comm_facts), ("memory", _memory_facts)):
+            here, there = make(getattr(self, table)), make(getattr(other, table))
+            joined = here.join(there, how="inner" if table == "memory" else "outer", lsuffix="_here", rsuffix="_there")
+            joined = joined.fillna(0).astype("Int64").reset_index()
+            joined.insert(0, "table", table)
+            parts.append(joined.rename(columns={"bytes_here": "here", "bytes_there": "there"}))
+        rows = pd.concat(parts, ignore_index=True)
+        rows["equal"] = rows["here"] == rows["there"]
+        return rows
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """Write the run as one folder: `run.json` and one Parquet file a table.
+
+        An earlier run in that folder is replaced as a whole. Values are kept where they are plain
+        data; the others are named in `run.json` under `values_left_out`.
+
+        Raises ValueError when the folder holds something that is not a saved run.
+        """
+        path = Path(path)
+        if path.exists() and not (path / "run.json").is_file() and not _is_empty_folder(path):
+            raise ValueError(f"path={str(path)!r} exists and is not a saved run; name a new folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            (draft / "run.json").write_text(json.dumps(self._about(), indent=1) + "\n", encoding="utf-8")
+            for name in TABLES:
+                getattr(self, name).to_parquet(draft / f"{name}.parquet", index=False)
+            draft.chmod(0o777 & ~_umask())
+            if path.exists():
+                old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+                path.replace(old)
+                draft.replace(path)
+                shutil.rmtree(old)
+            else:
+                draft.replace(path)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return path
+
+    def _about(self) -> dict:
+        plain = {rank: value for rank, value in enumerate(self.values) if _is_plain(value)}
+        return {
+            "format": FORMAT,
+            "world": self.world,
+            "config": self.config,
+            "values": [plain.get(rank) for rank in range(len(self.values))],
+            "values_left_out": [rank for rank in range(len(self.values)) if rank not in plain],
+            "output": self.output,
+        }
+
+
+def load(path: str | os.PathLike) -> Run:
+    """Open a folder that `Run.save` wrote, wherever it was made. Nothing in it is unpickled.
+
+    Raises ValueError when the folder is not a saved run, lacks a table or was written by a newer format.
+    """
+    path = Path(path)
+    try:
+        about = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"path={str(path)!r} is not a saved run: it has no run.json") from None
+    except ValueError:
+        raise ValueError(f"path={str(path)!r} is not a saved run: its run.json is not JSON") from None
+    if about.get("format") != FORMAT:
+        raise ValueError(f"path={str(path)!r} has format {about.get('format')!r}; this version reads format {FORMAT}")
+    missing = [name for name in TABLES if not (path / f"{name}.parquet").is_file()]
+    if missing:
+        raise ValueError(f"path={str(path)!r} is not a whole run: {missing[0]}.parquet is missing")
+    tables = {name: pd.read_parquet(path / f"{name}.parquet") for name in TABLES}
+    return Run(about["world"], tables, about["values"], about["output"], about["config"])
+
+
+def _typed(name: str, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    columns = TABLES[name]
+    table = tables.get(name)
+    if table is None or table.empty:
+        table = pd.DataFrame({column: [] for column in columns})
+    table = table.reindex(columns=list(columns))
+    return table.astype(columns).reset_index(drop=True)
+
+
+def _shard_facts(shards: pd.DataFrame) -> pd.DataFrame:
+    return _facts(shards.assign(what="local bytes of " + shards["parameter"], bytes=shards["local_bytes"]))
+
+
+def _comm_facts(comm: pd.DataFrame) -> pd.DataFrame:
+    where = (comm["phase"] + " " + comm["module"]).str.strip()
+    parts = [
+        comm.assign(what=f"{name} " + comm["op"] + ", " + where, bytes=number)
+        for name, number in (("calls of", 1), ("payload of", comm["payload_bytes"]), ("wire of", comm["wire_bytes"]))
+    ]
+    return _facts(pd.concat(parts))
+
+
+def _memory_facts(memory: pd.DataFrame) -> pd.DataFrame:
+    step = "step " + memory["step"].astype(str)
+    return _facts(memory.assign(what=memory["kind"] + " at " + memory["moment"] + " of " + step))
+
+
+def _facts(table: pd.DataFrame) -> pd.DataFrame:
+    return table.groupby(["rank", "what"])[["bytes"]].sum()
+
+
+def _is_plain(value: Any) -> bool:
+    if value is None or isinstance(value, bool | int | float | str):
+        return True
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    return False
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
