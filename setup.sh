@@ -51,4 +51,8 @@ else
     pinned "torch===$torch" || pinned "torch==$torch"
 fi
 pinned -e '.[test]'
+# Without this JupyterLab asks, over the first notebook, whether to fetch news from the network.
+mkdir -p .venv/share/jupyter/lab/settings
+echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}' \
+    >.venv/share/jupyter/lab/settings/overrides.json
 echo "$wanted" >"$stamp"

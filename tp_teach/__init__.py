@@ -1,14 +1,36 @@
 """Learn tensor parallelism by running it: `import tp_teach as tp`."""
 
+import sys
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from tp_teach.launch import RankFailed, RanksStuck, device, launch
-from tp_teach.lesson import check
-from tp_teach.measure import measure
-from tp_teach.model.config import TrainConfig
-from tp_teach.predict import predict
-from tp_teach.train import train
+if TYPE_CHECKING:
+    from tp_teach import plot as plot
+    from tp_teach.launch import RankFailed, RanksStuck, device, launch
+    from tp_teach.lesson import check
+    from tp_teach.measure import measure
+    from tp_teach.model.config import TrainConfig
+    from tp_teach.predict import predict
+    from tp_teach.run import Run, load
+    from tp_teach.train import train
+
+# Where each public name lives. It is imported when it is first used: a rank starts in a tenth of the time if it
+# loads only what its function needs, and pandas and matplotlib wait for the first table and figure.
+_HOMES = {
+    "RankFailed": "launch",
+    "RanksStuck": "launch",
+    "Run": "run",
+    "TrainConfig": "model.config",
+    "check": "lesson",
+    "device": "launch",
+    "launch": "launch",
+    "load": "run",
+    "measure": "measure",
+    "plot": "plot",
+    "predict": "predict",
+    "train": "train",
+}
 
 __all__ = [
     "RankFailed",
@@ -26,10 +48,27 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # pandas and matplotlib wait until a table or a figure is wanted; a rank never wants them.
-    if name in ("Run", "load"):
-        return getattr(import_module("tp_teach.run"), name)
-    if name == "plot":
-        return import_module("tp_teach.plot")
-    raise AttributeError(f"module 'tp_teach' has no attribute {name!r}")
+class _Package(ModuleType):
+    """Python sets a package's attribute `launch` to the module when it loads `tp_teach.launch`.
+
+    Here `launch`, `train`, `measure` and `predict` are the functions of that name, so the public names are kept.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        homes = super().__getattribute__("_HOMES")
+        if name not in homes:
+            return super().__getattribute__(name)
+        home = import_module(f"tp_teach.{homes[name]}")
+        return home if name == "plot" else getattr(home, name)
+
+    def __reduce__(self) -> tuple:
+        return import_module, ("tp_teach",)  # functions of a notebook that mention tp travel by this
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *_HOMES]
+
+
+sys.modules[__name__].__class__ = _Package
+
+if "ipykernel" in sys.modules:
+    import_module("tp_teach.launch")  # which starts to warm up

@@ -9,12 +9,14 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from tp_teach.tables import TABLES, Log
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 1
 
@@ -36,7 +38,7 @@ class Run:
     def __init__(
         self,
         world: Mapping[str, Any],
-        tables: Mapping[str, pd.DataFrame],
+        tables: Mapping[str, pd.DataFrame | list[dict]],
         values: Sequence[Any] = (),
         output: Sequence[str] = (),
         config: Mapping[str, Any] | None = None,
@@ -45,18 +47,46 @@ class Run:
         self.values = list(values)
         self.output = list(output)
         self.config = dict(config or {})
-        self.shards = _typed("shards", tables)
-        self.comm = _typed("comm", tables)
-        self.memory = _typed("memory", tables)
-        self.steps = _typed("steps", tables)
-        self.timeline = _typed("timeline", tables)
+        self._rows = {name: tables.get(name, []) for name in TABLES}
+
+    @cached_property
+    def shards(self) -> pd.DataFrame:
+        """Who holds what: one row for each rank and parameter."""
+        return self._table("shards")
+
+    @cached_property
+    def comm(self) -> pd.DataFrame:
+        """Which bytes moved: one row for each rank and collective of the measured steps."""
+        return self._table("comm")
+
+    @cached_property
+    def memory(self) -> pd.DataFrame:
+        """How many bytes each rank held: one row for each moment and kind."""
+        return self._table("memory")
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """How training went: one row for each rank and recorded step."""
+        return self._table("steps")
+
+    @cached_property
+    def timeline(self) -> pd.DataFrame:
+        """When each rank did what: seconds since the epoch, and how long."""
+        return self._table("timeline")
+
+    def _table(self, name: str) -> pd.DataFrame:
+        # Most launches return values alone. pandas is imported when the first table is wanted.
+        import pandas as pd
+
+        columns = TABLES[name]
+        return pd.DataFrame(self._rows[name]).reindex(columns=list(columns)).astype(columns).reset_index(drop=True)
 
     @classmethod
     def from_logs(
         cls, world: Mapping[str, Any], logs: Sequence[Log], values: Sequence[Any] = (), output: Sequence[str] = ()
     ) -> Run:
         """Join the logs of all ranks, in rank order."""
-        tables = {name: pd.DataFrame([row for log in logs for row in log.rows[name]]) for name in TABLES}
+        tables = {name: [row for log in logs for row in log.rows[name]] for name in TABLES}
         config = next((log.config for log in logs if log.config), {})
         return cls(world, tables, values, output, config)
 
@@ -72,7 +102,7 @@ class Run:
         return iter(self.values)
 
     def __repr__(self) -> str:
-        rows = {name: len(getattr(self, name)) for name in TABLES}
+        rows = {name: len(self._rows[name]) for name in TABLES}
         held = ", ".join(f"{name} {count}" for name, count in rows.items() if count) or "none"
         return f"Run: {self.world.get('reason', self.world.get('mode'))}. Rows: {held}."
 
@@ -83,13 +113,16 @@ class Run:
         payload and ring bytes; and the memory of each moment and kind that both runs state. A row that one run lacks
         counts as 0 there. Times and losses are not compared.
         """
+        import pandas as pd
+
         parts = []
         for table, make in (("shards", _shard_facts), ("comm", _comm_facts), ("memory", _memory_facts)):
-            here, there = make(getattr(self, table)), make(getattr(other, table))
-            joined = here.join(there, how="inner" if table == "memory" else "outer", lsuffix="_here", rsuffix="_there")
+            here = make(getattr(self, table)).rename(columns={"bytes": "here"})
+            there = make(getattr(other, table)).rename(columns={"bytes": "there"})
+            joined = here.join(there, how="inner" if table == "memory" else "outer")
             joined = joined.fillna(0).astype("Int64").reset_index()
             joined.insert(0, "table", table)
-            parts.append(joined.rename(columns={"bytes_here": "here", "bytes_there": "there"}))
+            parts.append(joined)
         rows = pd.concat(parts, ignore_index=True)
         rows["equal"] = rows["here"] == rows["there"]
         return rows
@@ -100,13 +133,10 @@ class Run:
         An earlier run in that folder is replaced as a whole. Values are kept where they are plain
         data; the others are named in `run.json` under `values_left_out`.
 
-        Raises ValueError when the folder holds something that is not a saved run.
+        Raises ValueError when the folder holds something that is not a saved run, or cannot be written.
         """
         path = Path(path)
-        if path.exists() and not (path / "run.json").is_file() and not _is_empty_folder(path):
-            raise ValueError(f"path={str(path)!r} exists and is not a saved run; name a new folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        draft = make_draft(path)
         try:
             (draft / "run.json").write_text(json.dumps(self._about(), indent=1) + "\n", encoding="utf-8")
             for name in TABLES:
@@ -135,11 +165,27 @@ class Run:
         }
 
 
+def make_draft(path: Path) -> Path:
+    """A new, empty folder beside `path`, in which a run is written before it takes its place.
+
+    Raises ValueError when the folder holds something that is not a saved run, or cannot be written.
+    """
+    if path.exists() and not (path / "run.json").is_file() and not _is_empty_folder(path):
+        raise ValueError(f"path={str(path)!r} exists and is not a saved run; name a new folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise ValueError(f"path={str(path)!r} cannot be written: {error.strerror}; name another folder") from None
+
+
 def load(path: str | os.PathLike) -> Run:
     """Open a folder that `Run.save` wrote, wherever it was made. Nothing in it is unpickled.
 
     Raises ValueError when the folder is not a saved run, lacks a table or was written by a newer format.
     """
+    import pandas as pd
+
     path = Path(path)
     try:
         about = json.loads((path / "run.json").read_text(encoding="utf-8"))
@@ -156,20 +202,13 @@ def load(path: str | os.PathLike) -> Run:
     return Run(about["world"], tables, about["values"], about["output"], about["config"])
 
 
-def _typed(name: str, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    columns = TABLES[name]
-    table = tables.get(name)
-    if table is None or table.empty:
-        table = pd.DataFrame({column: [] for column in columns})
-    table = table.reindex(columns=list(columns))
-    return table.astype(columns).reset_index(drop=True)
-
-
 def _shard_facts(shards: pd.DataFrame) -> pd.DataFrame:
     return _facts(shards.assign(what="local bytes of " + shards["parameter"], bytes=shards["local_bytes"]))
 
 
 def _comm_facts(comm: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
     where = (comm["phase"] + " " + comm["module"]).str.strip()
     parts = [
         comm.assign(what=f"{name} " + comm["op"] + ", " + where, bytes=number)

@@ -128,7 +128,10 @@ class Log:
             unknown = sorted(set(row) - set(columns))
             if unknown:
                 raise ValueError(f"table {table!r} has no column {unknown[0]!r}; its columns are {', '.join(columns)}")
-            self.rows[table].append({"rank": self.rank, **row})
+            row = {"rank": self.rank, **row}
+            # Shards belong to no step: a model that is measured twice holds them once.
+            if table != "shards" or row not in self.rows[table]:
+                self.rows[table].append(row)
 
 
 # The log of the rank that runs here. A context variable, not a global: a process that is no rank has

@@ -17,14 +17,13 @@ from typing import Any
 
 import torch.multiprocessing as mp
 
-from tp_teach.launch import parcel, worker
-from tp_teach.launch.devices import Choice, choose_here
+from tp_teach.launch import parcel, server, worker
+from tp_teach.launch.devices import choose_here
 from tp_teach.launch.errors import RankFailed, RanksStuck
 from tp_teach.launch.output import Output
 from tp_teach.launch.stand import Stand
+from tp_teach.run import Run, world_of
 
-# Third-party only: an edited tp_teach is seen at the next launch.
-PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch._dynamo", "torch.utils.data", "cloudpickle"]
 # After a first failure, the time in which other ranks may report theirs, in seconds.
 GRACE = 0.25
 _start_lock = threading.Lock()
@@ -38,7 +37,7 @@ def launch(
     backend: str | None = None,
     timeout: float = 60.0,
     check: bool = True,
-):
+) -> Run:
     """Run `fn(*args)` on `world_size` real processes and bring what they return and measure home as one `Run`.
 
     `fn` is ordinary torch.distributed code and may be defined in a notebook cell. Each rank starts clean, with the
@@ -63,6 +62,7 @@ def launch(
         if callable(ask := getattr(arg, "check_ranks", None)) and not isinstance(arg, type):
             ask(world_size)
     call = parcel.pack_call(fn, args)
+    server.warm()
     with tempfile.TemporaryDirectory(prefix="tp_teach-", ignore_cleanup_errors=True) as folder:
         orders = worker.Orders(
             world_size, choice.devices, choice.backend, float(timeout), check, folder, dict(os.environ)
@@ -77,7 +77,9 @@ def launch(
         finally:
             ranks.end()
             printed = output.show_rest(failed=answers is None)
-    return _run(choice, answers, printed)
+    world = world_of(choice.backend, choice.devices, choice.reason)
+    values = [parcel.unpack_value(answer.value) for answer in answers]
+    return Run.from_logs(world, [answer.log for answer in answers], values, printed)
 
 
 class _Ranks:
@@ -89,7 +91,7 @@ class _Ranks:
         self.lines: list[Connection] = []
 
     def start(self, call: bytes) -> None:
-        context = _context()
+        context = mp.get_context("forkserver" if server.available() else "spawn")
         for rank in range(self.orders.world_size):
             ours, theirs = context.Pipe()
             self.lines.append(ours)
@@ -162,7 +164,7 @@ class _Ranks:
             if not ranks:
                 continue
             if kind == "died":
-                raise RankFailed(ranks[0], _why_ended(failures[ranks[0]]))
+                raise RankFailed(ranks[0], _why_ended(failures[ranks[0]], self.orders.check))
             if kind == "timeout":
                 raise RanksStuck(self._stands(answers, failures), self.orders.timeout)
             first = failures[ranks[0]]
@@ -208,14 +210,6 @@ class _Hidden:
         sys.modules[self.name] = self.module
 
 
-def _context() -> Any:
-    if "forkserver" not in mp.get_all_start_methods():
-        return mp.get_context("spawn")
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    return context
-
-
 def _check_arguments(fn: Any, args: tuple, world_size: Any, timeout: Any) -> None:
     if not callable(fn):
         raise TypeError(f"fn={fn!r} is not callable; pass the function that every rank runs")
@@ -246,7 +240,7 @@ def _kill(process: Any) -> None:
         pass
 
 
-def _why_ended(exitcode: int) -> str:
+def _why_ended(exitcode: int, check: bool) -> str:
     if exitcode >= 0:
         return f"ended without an answer, with exit code {exitcode}: something in it called exit"
     try:
@@ -255,17 +249,12 @@ def _why_ended(exitcode: int) -> str:
         name = f"signal {-exitcode}"
     meaning = {
         "SIGKILL": "someone killed it, or the system did because memory ran out",
-        "SIGSEGV": "native code touched memory that is not its own",
+        "SIGSEGV": "native code touched memory that is not its own"
+        # torch 2.13: DETAIL checks and DistributedDataParallel together, even in one process
+        + (
+            "; torch's checks of collectives do that under DistributedDataParallel, so try check=False" if check else ""
+        ),
         "SIGABRT": "native code gave up; often a collective that did not fit its peers",
         "SIGTERM": "someone asked it to end",
     }.get(name)
     return f"was ended by {name}" + (f": {meaning}" if meaning else "")
-
-
-def _run(choice: Choice, answers: list[worker.Returned], printed: list[str]):
-    # pandas is wanted only now; importing it takes longer than starting the ranks.
-    from tp_teach.run import Run, world_of
-
-    world = world_of(choice.backend, choice.devices, choice.reason)
-    values = [parcel.unpack_value(answer.value) for answer in answers]
-    return Run.from_logs(world, [answer.log for answer in answers], values, printed)

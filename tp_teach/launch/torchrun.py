@@ -11,6 +11,7 @@ import torch.distributed as dist
 from tp_teach.launch import parcel
 from tp_teach.launch.devices import choose_here
 from tp_teach.launch.group import process_group
+from tp_teach.run import Run, world_of
 from tp_teach.tables import Log, current_log
 
 
@@ -26,7 +27,7 @@ def join(
     backend: str | None = None,
     timeout: float = 600.0,
     check: bool = False,
-):
+) -> Run | None:
     """Run `fn(*args)` as the rank that this process is. Rank 0 gets the `Run` of all ranks, the others get None.
 
     Call it in a process that torchrun started; `tp.launch` says what the options mean. What ranks print goes where
@@ -51,9 +52,6 @@ def join(
         current_log.reset(token)
     if everyone is None:
         return None
-    # pandas is wanted on rank 0 alone, and only now.
-    from tp_teach.run import Run, world_of
-
     devices, values, logs = zip(*everyone, strict=True)
     reason = choice.reason if local_size == world_size else f"{world_size} ranks, on each machine {choice.reason}"
     return Run.from_logs(

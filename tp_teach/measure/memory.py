@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
-
-from tp_teach.measure.shards import local
 
 
 @dataclass
@@ -44,8 +46,7 @@ class Ledger:
 
         Only what was `born` under measurement becomes an activation: a batch that autograd saves lives anyway.
         """
-        for tensor in tensors:
-            storage = local(tensor).untyped_storage()
+        for storage in itertools.chain.from_iterable(map(storages, tensors)):
             key = storage._cdata
             if key not in self._live:
                 piece = Piece(storage.nbytes(), born=born)
@@ -69,6 +70,22 @@ class Ledger:
         self._total -= self._live.pop(key)[1].nbytes
 
 
+def storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+    """This rank's storages behind a tensor: one, or those of a sparse tensor's indices and values.
+
+    Raises NotImplementedError for the compressed sparse layouts, rather than miss their bytes.
+    """
+    # By attribute: to_local() and detach() are operations, and would themselves be measured.
+    mine = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    mine = mine.elem if isinstance(mine, AsyncCollectiveTensor) else mine
+    if mine.layout is torch.strided:
+        return [mine.untyped_storage()]
+    if mine.layout is torch.sparse_coo:
+        with _disable_current_modes(), torch.no_grad():
+            return [part.untyped_storage() for part in (mine._indices(), mine._values())]
+    raise NotImplementedError(f"tp.measure does not know the memory of a tensor of layout {mine.layout}")
+
+
 def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, list[torch.Tensor]]:
     """The tensors that live from step to step, by kind."""
     parameters = list(model.parameters())
@@ -90,10 +107,10 @@ def memory_rows(step: int, moment: str, pieces: list[Piece]) -> list[dict]:
     return [{"step": step, "moment": moment, "kind": kind, "bytes": number} for kind, number in bytes_of.items()]
 
 
-def allocated_rows(device: torch.device, step: int, moment: str = "step") -> list[dict]:
+def allocated_rows(device: torch.device, step: int, moment: str) -> list[dict]:
     """What the device's allocator says: allocated and reserved on CUDA, live tensor bytes as allocated on a CPU.
 
-    At the moment `peak` the CUDA allocator's largest numbers since they were last reset; a CPU has no such record.
+    At the moment `peak` these are the CUDA allocator's largest numbers since they were last reset; a CPU has none.
     """
     if device.type != "cuda":
         held = {"allocated": live_tensor_bytes()} if moment != "peak" else {}
@@ -109,10 +126,9 @@ def allocated_rows(device: torch.device, step: int, moment: str = "step") -> lis
 
 def live_tensor_bytes() -> int:
     """Bytes of all tensors that Python knows in this process; shared storages count once."""
-    storages = {}
+    found = {}
     for thing in gc.get_objects():
         # type(), not isinstance(): some objects answer isinstance by running code of their own.
         if issubclass(type(thing), torch.Tensor):
-            storage = local(thing.detach()).untyped_storage()
-            storages[storage._cdata] = storage.nbytes()
-    return sum(storages.values())
+            found |= {storage._cdata: storage.nbytes() for storage in storages(thing)}
+    return sum(found.values())

@@ -26,7 +26,7 @@ class ModuleNames:
     def enter(self, stack: ExitStack) -> None:
         """Hook every module, outermost around the hooks that it has; the stack takes the hooks away."""
         for module in self.names:
-            stack.callback(module.register_forward_pre_hook(self._begins, prepend=True).remove)
+            stack.callback(module.register_forward_pre_hook(self._begins, prepend=True, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(self._ends, always_call=True).remove)
 
     def now(self) -> str:
@@ -36,15 +36,20 @@ class ModuleNames:
         node = torch._C._current_autograd_node()
         return node.metadata.get(_MARK, "") if node is not None else ""
 
-    def _begins(self, module: nn.Module, args: tuple) -> None:
+    def _begins(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        # What led here since the last mark is the work of the module around this one.
+        _mark((args, kwargs), self.open[-1] if self.open else "")
         self.open.append(self.names[module])
 
     def _ends(self, module: nn.Module, args: tuple, output: Any) -> None:
-        name = self.open.pop()
-        nodes = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-        while nodes:
-            node = nodes.pop()
-            # What is marked already, and all before it, belongs to modules that ended earlier.
-            if node is not None and _MARK not in node.metadata:
-                node.metadata[_MARK] = name
-                nodes += [before for before, _ in node.next_functions]
+        _mark(output, self.open.pop())
+
+
+def _mark(tensors: Any, name: str) -> None:
+    """Name the autograd nodes behind tensors, back to those that have a name."""
+    nodes = [leaf.grad_fn for leaf in tree_leaves(tensors) if isinstance(leaf, torch.Tensor)]
+    while nodes:
+        node = nodes.pop()
+        if node is not None and _MARK not in node.metadata:
+            node.metadata[_MARK] = name
+            nodes += [before for before, _ in node.next_functions]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -36,19 +37,23 @@ def measure(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
     watch.finish()
 
 
+_watching: ContextVar[_Watch | None] = ContextVar("tp_teach_watching", default=None)
+
+
 class _Watch(TorchDispatchMode):
     """Sees every operation below autograd and DTensor: local tensors, and the collectives as they are issued."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, step: int) -> None:
         super().__init__()
         self.model, self.optimizer, self.step = model, optimizer, step
-        self.device = next(model.parameters()).device
-        self.phase = "other"
+        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self.phase = self.outside = "other"
         self.ledger = Ledger()
         self.modules = ModuleNames(model)
         self.comm: list[dict] = []
         self.moments: dict[str, list[Piece]] = {}
-        self.allocator: list[dict] = []
+        self.allocator: dict[str, list[dict]] = {}
+        self.around = _watching.get()
 
     def enter(self, stack: ExitStack) -> None:
         """Put the hooks in place; the stack takes them away, after an error too."""
@@ -57,7 +62,9 @@ class _Watch(TorchDispatchMode):
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         self._mark("init")
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._saved, lambda tensor: tensor))
+        token = _watching.set(self)
+        stack.callback(_watching.reset, token)
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._saved, _restored))
         hooks = [self.model.register_forward_pre_hook(self._forward_begins, prepend=True)]
         hooks += [
             parameter.register_post_accumulate_grad_hook(self._grad_arrived)
@@ -81,10 +88,10 @@ class _Watch(TorchDispatchMode):
             self.ledger.add(tensors, kind)
         rows = [row for moment, pieces in self.moments.items() for row in memory_rows(self.step, moment, pieces)]
         rows += memory_rows(self.step, "peak", self.ledger.at_peak())
-        self.allocator += allocated_rows(self.device, self.step, "peak")
+        self.allocator["peak"] = allocated_rows(self.device, self.step, "peak")
         record("shards", shard_rows(self.model))
         record("comm", self.comm)
-        record("memory", rows + self.allocator)
+        record("memory", rows + [row for rows in self.allocator.values() for row in rows])
 
     def __torch_dispatch__(self, func: Any, types: tuple, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -125,12 +132,12 @@ class _Watch(TorchDispatchMode):
     def _end_backward(self) -> None:
         if self.phase == "backward":
             self._mark("backward")
-            self.phase = "other"
+            self.phase = self.outside
 
     def _mark(self, moment: str) -> None:
         self.moments[moment] = self.ledger.now()
         if self.device.type == "cuda":
-            self.allocator += allocated_rows(self.device, self.step, moment)
+            self.allocator[moment] = allocated_rows(self.device, self.step, moment)
 
     def _forward_begins(self, module: nn.Module, args: tuple) -> None:
         self._end_backward()
@@ -141,13 +148,27 @@ class _Watch(TorchDispatchMode):
 
     def _optimizer_begins(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self._end_backward()
-        self.phase = "optimizer"
+        self.phase = self.outside = "optimizer"
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self.ledger.add(state_of(self.model, optimizer)["optimizer"], "optimizer")
         self._mark("step")
-        self.phase = "other"
+        self.phase = self.outside = "other"
 
-    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.ledger.add([tensor], "activations")
-        return tensor
+    def _saved(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        watch: _Watch | None = self
+        while watch is not None:  # autograd tells the innermost measurement alone
+            watch.ledger.add([tensor], "activations")
+            watch = watch.around
+        return tensor, tensor._version
+
+
+def _restored(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
+    """Hand a saved tensor back. With hooks in place autograd leaves this check to them."""
+    tensor, version = saved
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"{tensor.dtype} {tuple(tensor.shape)} is at version {tensor._version}, expected version {version}"
+        )
+    return tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -67,7 +67,10 @@ class TrainConfig:
     @classmethod
     def preset(cls, name: str, **changes: Any) -> TrainConfig:
         """A named configuration, with single fields changed: `TrainConfig.preset("classroom", max_steps=10)`."""
-        if name not in PRESETS:
+        unknown = sorted(set(changes) - {field.name for field in fields(cls)})
+        if unknown:
+            raise ValueError(f"{unknown[0]} is not a field; the fields are {', '.join(f.name for f in fields(cls))}")
+        if not isinstance(name, str) or name not in PRESETS:
             raise ValueError(f"preset={name!r} is not known; use {' or '.join(map(repr, PRESETS))}")
         return replace(cls(**PRESETS[name]), **changes)
 
@@ -81,6 +84,8 @@ class TrainConfig:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{field}={value!r} does not work; use a whole number of at least {least}")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed={self.seed} does not work; use a whole number below 2**63")
         if isinstance(self.lr, bool) or not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
             raise ValueError(f"lr={self.lr!r} does not work; use a number above 0, such as 0.0001")
         if self.task not in ("random", "first-token"):
@@ -92,6 +97,8 @@ class TrainConfig:
 
     def check_ranks(self, world_size: int) -> None:
         """Raise ValueError unless `hidden_dim` divides over `world_size` ranks. `tp.launch` asks before it starts."""
+        if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
+            raise ValueError(f"world_size={world_size!r} does not work; use a whole number of at least 1")
         if self.hidden_dim % world_size:
             below = self.hidden_dim // world_size * world_size
             sizes = f"{below} or {below + world_size}" if below else f"{world_size}"

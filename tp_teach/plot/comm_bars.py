@@ -127,7 +127,7 @@ def _facts(item: Calls, everyone: list[int], room: float) -> str:
     for shown in range(len(where), -1, -1):
         rest = len(where) - shown
         more = [f"{rest} more" if shown else counted(rest, "module")] if rest else []
-        text = " · ".join([*facts, *([", ".join(where[:shown] + more)] if where else [])])
+        text = " · ".join([*facts, *(["in " + ", ".join(where[:shown] + more)] if where else [])])
         if width_of(text, SMALL) <= room:
             return text
     return facts[0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pandas as pd
 
@@ -62,10 +64,10 @@ def one_step(rows: pd.DataFrame) -> tuple[pd.DataFrame, int | None]:
 def calls_of(rows: pd.DataFrame) -> list[Calls]:
     """The calls by phase and collective, in the order of their first call; ranks that differ apart."""
     rows = rows.fillna({"phase": "other", "module": "", "group": ""}).sort_values(["rank", "index"], kind="stable")
-    several = rows["group"].nunique() > 1
+    names = _groups(rows)
+    rows = rows.assign(group=[names[group] for group in rows["group"]])
     found: dict[tuple, dict[int, Calls]] = {}
-    for (rank, phase, op, group), part in rows.groupby(["rank", "phase", "op", "group"], sort=False):
-        shown = f"group {group}, {part['group_size'].iloc[0]} ranks" if several else ""
+    for (rank, phase, op, shown), part in rows.groupby(["rank", "phase", "op", "group"], sort=False):
         sizes = tuple(int(size) for size in part["payload_bytes"])
         calls = Calls((), phase, op, shown, sizes, int(part["wire_bytes"].sum()), tuple(part["module"]))
         found.setdefault((phase, op, shown), {})[int(rank)] = calls
@@ -73,6 +75,25 @@ def calls_of(rows: pd.DataFrame) -> list[Calls]:
     keys = sorted(found, key=lambda key: order[key[0]])
     ranks = sorted({int(rank) for rank in rows["rank"]})
     return [calls for key in keys for calls in _by_ranks(found[key], ranks)]
+
+
+def _groups(rows: pd.DataFrame) -> dict[str, str]:
+    """What to call each process group: one name for the groups along one axis of a mesh, none for the whole world.
+
+    A group is text such as `0,2`; groups along one axis have equal sizes and distances between their ranks.
+    """
+    alike: dict[tuple, list[str]] = {}
+    for group in sorted(set(rows["group"])):
+        ranks = [int(rank) for rank in re.findall(r"\d+", group)]
+        axis = (len(ranks), *(after - before for before, after in pairwise(ranks))) if ranks else (group,)
+        alike.setdefault(axis, []).append(group)
+    if len(alike) == 1 and rows["group_size"].max() == rows["rank"].nunique():
+        return dict.fromkeys(rows["group"], "")
+    names = {}
+    for groups in alike.values():
+        shown = " and ".join(groups) if len(groups) < 3 else f"{groups[0]} to {groups[-1]}"
+        names.update(dict.fromkeys(groups, f"{'groups' if len(groups) > 1 else 'group'} {shown}"))
+    return names
 
 
 def _by_ranks(by_rank: dict[int, Calls], everyone: list[int]) -> list[Calls]:

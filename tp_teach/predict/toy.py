@@ -5,26 +5,24 @@ from __future__ import annotations
 import math
 
 from tp_teach.model.config import TrainConfig
+from tp_teach.run import Run, world_of
 from tp_teach.tables import Log, wire_bytes
 
 FLOAT, INT = 4, 8
 """Bytes of one float32 number and of one int64 token."""
 
 
-def predict(config: TrainConfig, world_size: int):
+def predict(config: TrainConfig, world_size: int) -> Run:
     """The `Run` of `tp.launch(tp.train, config, world_size=…)`, computed beforehand: shards, comm and memory.
 
     `comm` and `memory` are those of the measured step. Memory is given by kind at the moments init, forward, backward
     and step; temporary bytes and the peak depend on the device's kernels and have no closed form here.
 
-    Raises ValueError when the configuration does not divide over the ranks.
+    Raises ValueError when the configuration does not divide over the ranks, TypeError for another configuration.
     """
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-        raise ValueError(f"world_size={world_size!r} does not work; use a whole number of at least 1")
+    if not isinstance(config, TrainConfig):
+        raise TypeError(f"config={config!r} is not a TrainConfig; make one with TrainConfig.preset('classroom')")
     config.check_ranks(world_size)
-    # pandas is wanted only now, so that `import tp_teach` stays quick.
-    from tp_teach.run import Run, world_of
-
     logs = [Log(rank) for rank in range(world_size)]
     for log in logs:
         log.config = vars(config)

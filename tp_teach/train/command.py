@@ -15,7 +15,10 @@ import tyro
 from tp_teach.launch import RankFailed, RanksStuck, launch
 from tp_teach.launch.torchrun import join, started_by_torchrun
 from tp_teach.model.config import TrainConfig
+from tp_teach.run import make_draft
 from tp_teach.train.loop import train
+
+PROGRAM = "python -m tp_teach.train"
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _train(_parse(arguments))
     except (TypeError, ValueError) as error:
-        if started_by_torchrun():
-            raise
-        print(f"error: {error}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # torchrun's other ranks would say the same
+            print(f"error: {error}", file=sys.stderr)
         return 2
     except (RankFailed, RanksStuck) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -58,14 +60,16 @@ def train_and_report(config: TrainConfig) -> float:
 
 def _parse(arguments: list[str]) -> Options:
     # The preset gives the defaults of all other options, so it is read first.
-    first = argparse.ArgumentParser(add_help=False)
+    first = argparse.ArgumentParser(prog=PROGRAM, add_help=False)
     first.add_argument("--preset", default="seed")
     name = first.parse_known_args(arguments)[0].preset
     default = Options(TrainConfig.preset(name), preset=name)
-    return tyro.cli(Options, prog="python -m tp_teach.train", args=arguments, default=default)
+    return tyro.cli(Options, prog=PROGRAM, args=arguments, default=default)
 
 
 def _train(options: Options) -> int:
+    if options.save is not None and os.environ.get("RANK", "0") == "0":
+        make_draft(options.save).rmdir()  # a folder that cannot be written is found before training
     if started_by_torchrun():
         size = int(os.environ["WORLD_SIZE"])
         if options.world_size not in (None, size):

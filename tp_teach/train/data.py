@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from tp_teach.model.config import TrainConfig
 
@@ -27,7 +27,7 @@ class RandomTextDataset(Dataset):
         """Tokens (seq_len,) and a label (), both int64."""
         if not 0 <= index < self.num_samples:
             raise IndexError(f"index={index} is not in a data set of {self.num_samples} samples")
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + index) % 2**63)
         tokens = torch.randint(self.vocab_size, (self.seq_len,), generator=generator)
         return tokens, self.label(tokens, generator)
 
@@ -60,14 +60,16 @@ def dataset(config: TrainConfig) -> RandomTextDataset:
 
 def endless_batches(config: TrainConfig, pin_memory: bool = False) -> Iterator[Batch]:
     """Shuffled whole batches, starting over when the data run out: (batch, seq_len) and (batch,), int64."""
+    data = dataset(config)
     loader = DataLoader(
-        dataset(config),
+        data,
         batch_size=config.batch_size,
-        shuffle=True,
+        # Its own generator: the order must depend neither on how many numbers the model drew, nor on the workers.
+        sampler=RandomSampler(data, generator=torch.Generator().manual_seed(config.seed)),
         num_workers=config.num_workers,
         pin_memory=pin_memory,
+        persistent_workers=config.num_workers > 0,
         drop_last=True,
-        # Its own generator: the order of the data must not depend on how many numbers the model drew.
         generator=torch.Generator().manual_seed(config.seed),
     )
     while True:
@@ -79,12 +81,15 @@ def broadcast_batches(config: TrainConfig, batches: Iterable[Batch] | None, devi
 
     A tensor-parallel group works on one batch together. With data parallelism beside it, each group would get its own.
 
-    Raises ValueError on rank 0 when a batch does not have the configuration's shape, or when there is none left.
+    Raises ValueError on rank 0 when a batch does not have the configuration's shape and the dtype int64, or when there
+    is none left.
     """
     source = iter(batches) if batches is not None else None
     for step in range(config.max_steps):
         if source is not None:
-            tokens, labels = (tensor.to(device, non_blocking=True) for tensor in _next_batch(config, source, step))
+            # Gloo sends the wrong numbers of a tensor that is not contiguous, and raises nothing.
+            batch = _next_batch(config, source, step)
+            tokens, labels = (tensor.contiguous().to(device, non_blocking=True) for tensor in batch)
         else:
             tokens = torch.empty((config.batch_size, config.seq_len), dtype=torch.long, device=device)
             labels = torch.empty((config.batch_size,), dtype=torch.long, device=device)
@@ -98,6 +103,8 @@ def _next_batch(config: TrainConfig, source: Iterator[Batch], step: int) -> Batc
     if batch is None:
         raise ValueError(f"the batches ended at step {step}; max_steps={config.max_steps} needs that many")
     tokens, labels = batch
+    if tokens.dtype != torch.long or labels.dtype != torch.long:
+        raise ValueError(f"batch {step} has {tokens.dtype} tokens and {labels.dtype} labels; both must be torch.int64")
     wanted = (config.batch_size, config.seq_len)
     if tuple(tokens.shape) != wanted or tuple(labels.shape) != wanted[:1]:
         raise ValueError(

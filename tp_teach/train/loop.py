@@ -81,7 +81,7 @@ def fit(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimizer,
             loss.backward()
             optimizer.step()
         if step % config.log_every == 0 or step == config.max_steps - 1:
-            _record(config, model, step, loss, began)
+            _record(config, model, step, loss, began, measured)
     return loss.item()
 
 
@@ -98,7 +98,7 @@ def grad_norm(model: nn.Module) -> float:
     return torch.linalg.vector_norm(torch.stack(norms)).item()
 
 
-def _record(config: TrainConfig, model: nn.Module, step: int, loss: torch.Tensor, began: float) -> None:
+def _record(config: TrainConfig, model: nn.Module, step: int, loss: torch.Tensor, began: float, measured: bool) -> None:
     row = {
         "step": step,
         "loss": loss.item(),
@@ -106,9 +106,11 @@ def _record(config: TrainConfig, model: nn.Module, step: int, loss: torch.Tensor
         "seconds": time.perf_counter() - began,
         "tokens": (step + 1) * config.batch_size * config.seq_len,
     }
-    memory = allocated_rows(this_device(), step)
+    device = next(model.parameters()).device
+    memory = allocated_rows(device, step, "step")
     record("steps", [row])
-    record("memory", memory)
+    if not (measured and device.type == "cuda"):  # there the measurement has written it
+        record("memory", memory)
     if _is_rank_0():
         held = ", ".join(f"{row['kind']} {row['bytes'] / 2**20:.1f} MiB" for row in memory)
         log.info("step %d: loss %.4f, %s, %.2f s", step, row["loss"], held, row["seconds"])

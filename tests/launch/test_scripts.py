@@ -1,0 +1,127 @@
+"""Launches from programs of their own: a plain file, `python -c`, torchrun, an edited tp_teach."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import tp_teach
+from tests.launch.processes import gone, ranks_of, wait_until
+
+PACKAGE = Path(tp_teach.__file__).parent
+
+PLAIN = """
+import os
+from pathlib import Path
+import torch
+import torch.distributed as dist
+import tp_teach as tp
+
+with open("started", "a") as file:
+    file.write("once ")
+
+class Doubler:
+    def __init__(self, number):
+        self.number = 2 * number
+
+def reduce():
+    number = torch.tensor(dist.get_rank())
+    dist.all_reduce(number)
+    return Doubler(number.item())
+
+print([made.number for made in tp.launch(reduce, world_size=3)], flush=True)
+"""
+
+
+def python(*arguments, cwd, path=PACKAGE.parent, **environment):
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(path), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_plain_file_without_a_main_guard_runs_once(tmp_path):
+    (tmp_path / "file.py").write_text(PLAIN)
+    out, errors = python("file.py", cwd=tmp_path).communicate(timeout=60)
+    assert (out, errors) == ("[6, 6, 6]\n", "")
+    assert (tmp_path / "started").read_text() == "once "
+
+
+def test_python_c_with_no_home_to_write_to(tmp_path):
+    out, errors = python("-c", PLAIN, cwd=tmp_path, HOME="/proc/nowhere").communicate(timeout=60)
+    assert (out, errors) == ("[6, 6, 6]\n", "")
+
+
+def test_an_edited_tp_teach_is_seen_at_the_next_launch(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "tp_teach", ignore=shutil.ignore_patterns("__pycache__"))
+    program = """
+import tp_teach as tp
+from pathlib import Path
+
+def mark():
+    from tp_teach import tables
+    return getattr(tables, "MARK", None)
+
+tables = Path(tp.__file__).parent / "tables.py"
+source = tables.read_text()
+for text in ("", "MARK = 'edited'", "MARK = 'edited again'"):
+    tables.write_text(source + text)
+    print(tp.launch(mark, world_size=1)[0])
+"""
+    out, errors = python("-c", program, cwd=tmp_path, path=tmp_path).communicate(timeout=60)
+    assert errors == ""
+    assert out.splitlines() == ["None", "edited", "edited again"]
+
+
+def test_a_program_that_is_ended_takes_its_ranks_along(tmp_path):
+    program = """
+import time, torch.distributed as dist, tp_teach as tp
+from pathlib import Path
+
+def wait():
+    Path(f"ready{dist.get_rank()}").touch()
+    dist.barrier() if dist.get_rank() == 0 else time.sleep(1000)
+
+tp.launch(wait, world_size=2)
+"""
+    process = python("-c", program, cwd=tmp_path)
+    wait_until(lambda: (tmp_path / "ready0").exists() and (tmp_path / "ready1").exists())
+    ranks = ranks_of(process.pid)
+    assert len(ranks) == 2
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: all(gone(rank) for rank in ranks), seconds=2)
+    process.communicate(timeout=30)
+
+
+def test_the_same_run_under_torchrun(tmp_path):
+    (tmp_path / "file.py").write_text("""
+import torch
+import torch.distributed as dist
+from tp_teach.launch.torchrun import join, started_by_torchrun
+from tp_teach.tables import record
+
+def reduce(factor):
+    number = torch.tensor(dist.get_rank() + 1)
+    dist.all_reduce(number)
+    record("steps", [{"step": 0, "loss": dist.get_rank()}])
+    return factor * number.item()
+
+assert started_by_torchrun()
+run = join(reduce, 10)
+if run is not None:
+    run.save("run")
+""")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "file.py"]
+    process = python(*command, cwd=tmp_path, OMP_NUM_THREADS="1")
+    errors = process.communicate(timeout=90)[1]
+    assert process.returncode == 0, errors
+    run = tp_teach.load(tmp_path / "run")
+    assert run.values == [30, 30]
+    assert run.world["size"] == 2
+    assert list(run.steps["loss"]) == [0, 1]
