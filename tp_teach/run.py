@@ -135,7 +135,7 @@ class Run:
 
         Raises ValueError when the folder holds something that is not a saved run, or cannot be written.
         """
-        path = Path(path)
+        path = Path(path).resolve()  # a link keeps pointing to the folder
         draft = make_draft(path)
         try:
             (draft / "run.json").write_text(json.dumps(self._about(), indent=1) + "\n", encoding="utf-8")
@@ -170,7 +170,7 @@ def make_draft(path: Path) -> Path:
 
     Raises ValueError when the folder holds something that is not a saved run, or cannot be written.
     """
-    if path.exists() and not (path / "run.json").is_file() and not _is_empty_folder(path):
+    if path.exists() and not _is_saved_run(path):
         raise ValueError(f"path={str(path)!r} exists and is not a saved run; name a new folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,16 +189,25 @@ def load(path: str | os.PathLike) -> Run:
     path = Path(path)
     try:
         about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"path={str(path)!r} is not a saved run: it has no run.json") from None
+    except OSError:
+        raise ValueError(f"path={str(path)!r} is not a saved run: it has no run.json that can be read") from None
     except ValueError:
         raise ValueError(f"path={str(path)!r} is not a saved run: its run.json is not JSON") from None
-    if about.get("format") != FORMAT:
-        raise ValueError(f"path={str(path)!r} has format {about.get('format')!r}; this version reads format {FORMAT}")
-    missing = [name for name in TABLES if not (path / f"{name}.parquet").is_file()]
-    if missing:
-        raise ValueError(f"path={str(path)!r} is not a whole run: {missing[0]}.parquet is missing")
-    tables = {name: pd.read_parquet(path / f"{name}.parquet") for name in TABLES}
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        found = about.get("format") if isinstance(about, dict) else about
+        raise ValueError(f"path={str(path)!r} has format {found!r}; this version reads format {FORMAT}")
+    absent = [key for key in ("world", "values", "output", "config") if key not in about]
+    if absent:
+        raise ValueError(f"path={str(path)!r} is not a whole run: run.json says no {absent[0]!r}")
+    tables = {}
+    for name, columns in TABLES.items():
+        try:
+            tables[name] = pd.read_parquet(path / f"{name}.parquet")
+        except (OSError, ValueError):
+            raise ValueError(f"path={str(path)!r} is not a whole run: {name}.parquet cannot be read") from None
+        lost = [column for column in columns if column not in tables[name]]
+        if lost:
+            raise ValueError(f"path={str(path)!r} is not a whole run: {name}.parquet has no column {lost[0]!r}")
     return Run(about["world"], tables, about["values"], about["output"], about["config"])
 
 
@@ -209,7 +218,7 @@ def _shard_facts(shards: pd.DataFrame) -> pd.DataFrame:
 def _comm_facts(comm: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
-    where = (comm["phase"] + " " + comm["module"]).str.strip()
+    where = (comm["phase"].fillna("") + " " + comm["module"].fillna("")).str.strip()
     parts = [
         comm.assign(what=f"{name} " + comm["op"] + ", " + where, bytes=number)
         for name, number in (("calls of", 1), ("payload of", comm["payload_bytes"]), ("wire of", comm["wire_bytes"]))
@@ -236,8 +245,10 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+def _is_saved_run(path: Path) -> bool:
+    """Whether the folder holds a run and nothing else, so that nothing is lost when it is replaced; or nothing."""
+    ours = {"run.json", *(f"{name}.parquet" for name in TABLES)}
+    return path.is_dir() and {entry.name for entry in path.iterdir()} <= ours
 
 
 def _umask() -> int:

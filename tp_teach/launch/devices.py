@@ -17,6 +17,10 @@ class Choice:
     devices: tuple[str, ...]
     reason: str
 
+    @property
+    def world_size(self) -> int:
+        return len(self.devices)
+
 
 def choose(
     gpus: int, ranks: int, device: str | None = None, backend: str | None = None, *, nccl: bool = True

@@ -19,8 +19,11 @@ class RankFailed(LaunchError):
 
     def __init__(self, rank: int, reason: str, error: str | None = None, traceback: str = "") -> None:
         self.rank, self.reason, self.error, self.traceback = rank, reason, error, traceback
-        first = f"rank {rank} raised {error}: {reason}" if error else f"rank {rank} {reason}"
+        first = f"rank {rank} raised {error}{f': {reason}' if reason else ''}" if error else f"rank {rank} {reason}"
         super().__init__(f"{first}\n{traceback}".rstrip())
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.rank, self.reason, self.error, self.traceback)
 
 
 class RanksStuck(LaunchError):
@@ -30,16 +33,19 @@ class RanksStuck(LaunchError):
     """
 
     def __init__(self, stands: list, timeout: float) -> None:
-        self.stands = stands
+        self.stands, self.timeout = stands, timeout
         self.missing = [stand.rank for stand in stands if not stand.waits_in]
         waiting = [stand.rank for stand in stands if stand.waits_in]
-        if self.missing:
+        if self.missing and waiting:
             first = f"{ranks(waiting)} waited {timeout:g} s for {ranks(self.missing)}"
         else:
-            first = f"all ranks waited {timeout:g} s, but not in the same call"
+            first = f"the ranks waited {timeout:g} s, but did not meet in one call"
         width = max(len(stand.doing) for stand in stands)
         table = "\n".join(f"  rank {s.rank}  {s.doing:<{width}}  {s.line}".rstrip() for s in stands)
         super().__init__(f"{first}\n{table}")
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.stands, self.timeout)
 
 
 def ranks(numbers: list[int]) -> str:

@@ -6,46 +6,52 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A rank's place in its world. `local_size` ranks are on this machine; `timeout` is seconds a collective."""
+
+    rank: int
+    world_size: int
+    local_size: int
+    backend: str
+    device: str
+    timeout: float
+    check: bool
 
 
 @contextmanager
-def process_group(
-    backend: str,
-    device_name: str,
-    init_method: str,
-    rank: int,
-    world_size: int,
-    local_size: int,
-    timeout: float,
-    check: bool,
-) -> Iterator[None]:
-    """Join as `rank` of `world_size` with this device, `local_size` of the ranks being on this machine.
-
-    `timeout` in seconds is that of each collective; `check` turns torch's comparison of collectives on.
-    """
-    os.environ["TP_TEACH_DEVICE"] = device_name
+def process_group(seat: Seat, store: dist.Store | None) -> Iterator[None]:
+    """Join the default process group; without a store, as torchrun's variables say."""
+    os.environ["TP_TEACH_DEVICE"] = seat.device
     # With NCCL too, waiting then happens in the call, so that a rank that waits can say where.
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
-    if local_size == world_size:
+    if seat.local_size == seat.world_size:
         # Without this Gloo and NCCL look up the host's name, which fails on a laptop without a network.
         loopback = "lo0" if sys.platform == "darwin" else "lo"
         os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
-    torch.set_num_threads(max(1, _cores() // local_size))
-    dist.set_debug_level(dist.DebugLevel.DETAIL if check else dist.DebugLevel.OFF)
-    device = torch.device(device_name)
+    torch.set_num_threads(max(1, _cores() // seat.local_size))
+    dist.set_debug_level(dist.DebugLevel.DETAIL if seat.check else dist.DebugLevel.OFF)
+    device = torch.device(seat.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    # Groups that the function makes, a mesh's too, take these and not the default group's.
+    timeout = timedelta(seconds=seat.timeout)
+    distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = timeout
     dist.init_process_group(
-        backend,
-        init_method=init_method,
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=timeout),
-        device_id=device if backend == "nccl" else None,
+        seat.backend,
+        store=store,
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=timeout,
+        device_id=device if seat.backend == "nccl" else None,
     )
     try:
         yield

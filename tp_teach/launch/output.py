@@ -1,13 +1,18 @@
-"""What ranks print, shown in the notebook: rank 0 as it prints, then the others in rank order."""
+"""What ranks print, shown where the launch was called: rank 0 as it prints, then the others in rank order."""
 
 from __future__ import annotations
 
 import re
 import sys
 from pathlib import Path
+from typing import Literal, TextIO
 
 # torch's native log, such as `[rank1]:[E1130 06:50:57.925 ProcessGroupGloo.cpp:67] …`.
 _NATIVE_LOG = re.compile(r"(\[rank\d+\]:)?\[[IWEF]\d{4} ")
+MOST_LINES = 1000
+"""Lines shown of one rank in one launch; the rest is kept in `Run.output`."""
+
+Show = Literal["all", "rank0", "none"]
 
 
 class Output:
@@ -16,14 +21,19 @@ class Output:
     Rank 0 is shown live. The other ranks wait until the end, so that the order is the same in every run.
     """
 
-    def __init__(self, folder: str, world_size: int) -> None:
+    def __init__(self, folder: str, world_size: int, show: Show) -> None:
         self.folder, self.world_size = Path(folder), world_size
-        self.kept: list[list[str]] = [[] for _ in range(world_size)]
+        self.shown = {"all": range(world_size), "rank0": range(1), "none": range(0)}[show]
         self.read: dict[Path, int] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Start anew for the next launch on the same ranks."""
+        self.kept: list[list[str]] = [[] for _ in range(self.world_size)]
 
     def show_rank_0(self) -> None:
         """Print the whole lines that rank 0 has added."""
-        self._show(0, whole_lines=True)
+        self._take(0, "out", sys.stdout, whole_lines=True)
 
     def show_rest(self, failed: bool) -> list[str]:
         """Print what is left, in rank order; after a failure without torch's native log, which repeats it.
@@ -31,20 +41,23 @@ class Output:
         Returns all output, by rank.
         """
         for rank in range(self.world_size):
-            self._show(rank, whole_lines=False, hide=_NATIVE_LOG if failed else None)
+            self._take(rank, "out", sys.stdout)
+            # Errors wait for the end: only then it is known whether the launch failed.
+            self._take(rank, "err", sys.stderr, hide=_NATIVE_LOG if failed else None)
+            more = len(self.kept[rank]) - MOST_LINES
+            if rank in self.shown and more > 0:
+                _print(sys.stdout, f"[rank {rank}] … and {more:,} lines more, in .output[{rank}] of the run\n")
         return ["".join(lines) for lines in self.kept]
 
-    def _show(self, rank: int, whole_lines: bool, hide: re.Pattern | None = None) -> None:
-        for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
-            # Errors of rank 0 wait for the end: only then it is known whether the launch failed.
-            if name == "err" and whole_lines:
-                continue
-            lines = self._new_lines(self.folder / f"{rank}.{name}", whole_lines)
-            self.kept[rank] += lines
-            lines = [line for line in lines if not (hide and hide.match(line))]
-            if lines:
-                stream.write("".join(f"[rank {rank}] {line}" for line in lines))
-                stream.flush()
+    def _take(
+        self, rank: int, name: str, stream: TextIO, whole_lines: bool = False, hide: re.Pattern | None = None
+    ) -> None:
+        lines = self._new_lines(self.folder / f"{rank}.{name}", whole_lines)
+        room = max(0, MOST_LINES - len(self.kept[rank]))
+        self.kept[rank] += lines
+        if rank in self.shown:
+            lines = [line for line in lines[:room] if not (hide and hide.match(line))]
+            _print(stream, "".join(f"[rank {rank}] {line}" for line in lines))
 
     def _new_lines(self, path: Path, whole_lines: bool) -> list[str]:
         try:
@@ -56,5 +69,16 @@ class Output:
         if whole_lines:
             data = data[: data.rfind(b"\n") + 1]
         self.read[path] = self.read.get(path, 0) + len(data)
-        lines = data.decode("utf-8", errors="replace").splitlines()
-        return [f"{line}\n" for line in lines]
+        text = data.decode("utf-8", errors="replace")
+        # Not splitlines(), which also cuts at the carriage returns of a progress bar.
+        return [f"{line}\n" for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _print(stream: TextIO, text: str) -> None:
+    if not text:
+        return
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
+    stream.flush()

@@ -7,32 +7,35 @@ import linecache
 import os
 import sys
 from collections import ChainMap
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from pickle import PickleBuffer
 from types import CodeType
 from typing import Any
 
 import cloudpickle
 import torch
-from cloudpickle.cloudpickle import _code_reduce
+from cloudpickle import cloudpickle as internals
+
+LARGE = 2**16
+"""From this many bytes on, a tensor travels home apart."""
 
 
 class _Packer(cloudpickle.Pickler):
     """cloudpickle calls all code `<dynamic-code>`; this keeps the names, so that a rank can show its line."""
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, **options: Any) -> None:
         # Before __init__, which reads it.
         self.dispatch_table = ChainMap({CodeType: self._reduce_code}, cloudpickle.Pickler.dispatch_table)
         self.sources: dict[str, list[str]] = {}
         self.unnumbered: dict[str, str] = {}
-        super().__init__(file, protocol=5)
+        super().__init__(file, protocol=5, **options)
 
     def _reduce_code(self, code: CodeType) -> tuple:
         name = code.co_filename
         if not os.path.exists(name) and (lines := linecache.getlines(name)):
             name = self._name_cell(name)
             self.sources[name] = lines
-        build, arguments = _code_reduce(code)
+        build, arguments = internals._code_reduce(code)
         return _build_code, (build, arguments, name)
 
     def _name_cell(self, filename: str) -> str:
@@ -41,6 +44,34 @@ class _Packer(cloudpickle.Pickler):
             return f"Cell In[{number}]"
         self.unnumbered.setdefault(filename, f" {len(self.unnumbered) + 1}" if self.unnumbered else "")
         return f"Notebook cell{self.unnumbered[filename]}"
+
+
+class CannotTravel(ValueError):
+    """Something in a returned value lives only in its rank. `thing` is it, `instead` what to return."""
+
+    def __init__(self, thing: Any, instead: str) -> None:
+        super().__init__(instead)
+        self.thing, self.instead = thing, instead
+
+
+class _ValuePacker(_Packer):
+    """Packs what goes home: tensors by their own elements and on the CPU, and classes of the caller by name."""
+
+    def __init__(self, file: io.BytesIO, classes: Mapping[type, str], buffers: list[PickleBuffer]) -> None:
+        super().__init__(file, buffer_callback=buffers.append)
+        self.classes = classes
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, torch.Tensor):
+            return _reduce_tensor(thing)
+        if isinstance(thing, torch.nn.Module):
+            raise CannotTravel(thing, f"a module ({type(thing).__name__}); return its state_dict() as plain tensors")
+        if isinstance(thing, torch.distributed.ProcessGroup):
+            raise CannotTravel(thing, "a process group, which lives only in its rank; return its ranks")
+        if isinstance(thing, type) and thing in self.classes:
+            # By value it would overwrite the caller's class with this rank's.
+            return _class_of_caller, (self.classes[thing],)
+        return super().reducer_override(thing)
 
 
 def pack_call(fn: Any, args: tuple) -> bytes:
@@ -55,68 +86,79 @@ def pack_call(fn: Any, args: tuple) -> bytes:
     return cloudpickle.dumps((packer.sources, file.getvalue()))
 
 
-def unpack_call(parcel: bytes) -> tuple[Any, tuple]:
-    """Unpack what `pack_call` packed, and make the cells' source lines known to tracebacks."""
+def unpack_call(parcel: bytes) -> tuple[Any, tuple, dict[type, str]]:
+    """The function, its arguments, and the classes that came with them; cells' lines become known to tracebacks."""
     sources, call = cloudpickle.loads(parcel)
     for name, lines in sources.items():
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-    return cloudpickle.loads(call)
+    fn, args = cloudpickle.loads(call)
+    return fn, args, dict(internals._DYNAMIC_CLASS_TRACKER_BY_CLASS)
 
 
-def pack_value(value: Any) -> bytes:
-    """Pack what a rank returns. CUDA tensors travel as CPU tensors, and no tensor takes more than its own elements.
+def pack_value(value: Any, classes: Mapping[type, str]) -> tuple[bytes, list[PickleBuffer]]:
+    """Pack what a rank returns, large tensors apart; `classes` are those that `unpack_call` brought.
 
-    Raises ValueError, naming the place in the value, for what cannot travel.
+    CUDA tensors travel as CPU tensors, and no tensor takes more than its own elements along. Raises ValueError, naming
+    the place in the value, for what cannot travel.
     """
-    packable = _for_home(value, "the returned value")
+    file = io.BytesIO()
+    buffers: list[PickleBuffer] = []
     try:
-        file = io.BytesIO()
-        _Packer(file).dump(packable)
+        _ValuePacker(file, classes, buffers).dump(value)
+    except CannotTravel as error:
+        place = next(_places(value, error.thing, "the returned value"), "something in the returned value")
+        raise ValueError(f"{place} is {error.instead} instead") from None
     except Exception as error:
-        raise ValueError(f"the returned value cannot travel home: {error}; return tensors and plain data") from error
-    return file.getvalue()
+        raise ValueError(f"the returned value cannot travel home: {error}; return tensors and plain data") from None
+    return file.getvalue(), buffers
 
 
-def unpack_value(parcel: bytes) -> Any:
+def unpack_value(parcel: bytes, buffers: Sequence[bytearray | PickleBuffer]) -> Any:
     """Unpack what `pack_value` packed, as it came through the rank's own line."""
-    return cloudpickle.loads(parcel)
+    return cloudpickle.loads(parcel, buffers=buffers)
 
 
-def _for_home(value: Any, place: str) -> Any:
-    if isinstance(value, torch.Tensor):
-        return _tensor_for_home(value, place)
-    if isinstance(value, torch.nn.Module):
-        raise ValueError(
-            f"{place} is a module ({type(value).__name__}); return its state_dict() as plain tensors instead"
-        )
-    if isinstance(value, torch.distributed.ProcessGroup):
-        raise ValueError(f"{place} is a process group, which lives only in its rank; return its ranks instead")
-    if is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            _for_home(getattr(value, field.name), f"{place}.{field.name}")
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(_for_home(item, f"{place}[{index}]") for index, item in enumerate(value))
-    if isinstance(value, Mapping) and type(value) is not dict:
-        # state_dict() is an OrderedDict whose metadata nobody needs at home.
-        value = dict(value) if isinstance(value, dict) else value
-    if type(value) is dict:
-        return {key: _for_home(item, f"{place}[{key!r}]") for key, item in value.items()}
-    return value
-
-
-def _tensor_for_home(tensor: torch.Tensor, place: str) -> torch.Tensor:
+def _reduce_tensor(tensor: torch.Tensor) -> tuple:
     if isinstance(tensor, torch.distributed.tensor.DTensor):
-        raise ValueError(
-            f"{place} is a DTensor, which lives on all ranks; return .to_local() or .full_tensor() instead"
-        )
+        raise CannotTravel(tensor, "a DTensor, which lives on all ranks; return .to_local() or .full_tensor()")
+    if tensor.is_meta:
+        raise CannotTravel(tensor, "a meta tensor, which has no numbers; return its shape")
     tensor = tensor.detach().cpu()
-    # A view would take its whole storage along.
-    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return tensor.__reduce_ex__(5)
+    numbers = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
+    # A large tensor goes beside the pickle, so that it is not copied into it and out of it.
+    packed = bytearray(numbers) if numbers.nbytes < LARGE else PickleBuffer(numbers)
+    return _build_tensor, (packed, tensor.dtype, tuple(tensor.shape))
+
+
+def _build_tensor(numbers: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if not numbers:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(numbers, dtype=dtype).reshape(shape)
 
 
 def _build_code(build: Any, arguments: tuple, name: str) -> CodeType:
     return build(*arguments).replace(co_filename=name)
+
+
+def _class_of_caller(number: str) -> type:
+    return internals._DYNAMIC_CLASS_TRACKER_BY_ID[number]
+
+
+def _places(value: Any, thing: Any, place: str) -> Iterator[str]:
+    """Where `thing` stands in nested containers and objects."""
+    if value is thing:
+        yield place
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _places(item, thing, f"{place}[{key!r}]")
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, item in enumerate(value):
+            yield from _places(item, thing, f"{place}[{index}]")
+    elif hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module):
+        for name, item in vars(value).items():
+            yield from _places(item, thing, f"{place}.{name}")
 
 
 def _cell_number(filename: str) -> int | None:

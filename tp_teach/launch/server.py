@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import signal
+import tempfile
 
 # Third-party only: an edited tp_teach is seen at the next launch.
 PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch._dynamo", "torch.utils.data", "cloudpickle"]
@@ -15,7 +18,23 @@ def available() -> bool:
 
 
 def warm() -> None:
-    """Start the server, unless it runs; it imports torch while this process goes on."""
-    if available():
-        multiprocessing.forkserver.set_forkserver_preload(PRELOAD)
+    """Start the server, unless it runs; it imports torch while this process goes on.
+
+    Raises ValueError when the folder for temporary files has too long a name for a socket.
+    """
+    if not available():
+        return
+    multiprocessing.forkserver.set_forkserver_preload(PRELOAD)
+    # An interrupt reaches the server too. It ignores it once it serves, but not yet while it imports torch. The
+    # tracker comes first, because starting it lifts the block.
+    multiprocessing.resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
         multiprocessing.forkserver.ensure_running()
+    except OSError as error:
+        if "too long" not in str(error):
+            raise
+        folder = tempfile.gettempdir()
+        raise ValueError(f"the temporary folder {folder!r} has too long a name for a socket; set TMPDIR") from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

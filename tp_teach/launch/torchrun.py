@@ -8,9 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tp_teach.launch import parcel
 from tp_teach.launch.devices import choose_here
-from tp_teach.launch.group import process_group
+from tp_teach.launch.group import Seat, process_group
 from tp_teach.run import Run, world_of
 from tp_teach.tables import Log, current_log
 
@@ -42,10 +41,9 @@ def join(
     log = Log(rank)
     token = current_log.set(log)
     try:
-        with process_group(
-            choice.backend, choice.devices[local_rank], "env://", rank, world_size, local_size, timeout, check
-        ):
-            mine = (choice.devices[local_rank], parcel.pack_value(fn(*args)), log)
+        device_name = choice.devices[local_rank]
+        with process_group(Seat(rank, world_size, local_size, choice.backend, device_name, timeout, check), store=None):
+            mine = (device_name, fn(*args), log)
             everyone: list | None = [None] * world_size if rank == 0 else None
             dist.gather_object(mine, everyone, dst=0)
     finally:
@@ -54,6 +52,4 @@ def join(
         return None
     devices, values, logs = zip(*everyone, strict=True)
     reason = choice.reason if local_size == world_size else f"{world_size} ranks, on each machine {choice.reason}"
-    return Run.from_logs(
-        world_of(choice.backend, devices, reason), logs, [parcel.unpack_value(value) for value in values]
-    )
+    return Run.from_logs(world_of(choice.backend, devices, reason), logs, values)

@@ -1,26 +1,31 @@
-"""One rank: set up, run the function, answer, and end with the launcher."""
+"""One rank: set up, run what it is sent, answer, and end with the launcher."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
 import os
+import queue
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pickle import PickleBuffer
 from typing import Any
 
-from tp_teach.launch import parcel, stand
-from tp_teach.launch.group import process_group
+import torch.distributed as dist
+
+from tp_teach.launch import parcel, report, stand
+from tp_teach.launch.group import Seat, process_group
 from tp_teach.tables import Log, current_log
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What every rank of one launch is told."""
+    """What every rank is told at its start."""
 
     world_size: int
     devices: tuple[str, ...]
@@ -33,9 +38,10 @@ class Orders:
 
 @dataclass(frozen=True)
 class Returned:
-    """The function is over: its packed value, and what the rank wrote down."""
+    """The function is over: its packed value, the sizes of the buffers that follow, and what the rank wrote down."""
 
     value: bytes
+    sizes: list[int]
     log: Log
     stand: stand.Stand
 
@@ -57,78 +63,94 @@ class Desk:
     def __init__(self, rank: int, line: Connection) -> None:
         self.rank, self.line = rank, line
         self.lock = threading.Lock()
-        self.dismissed = threading.Event()
+        self.calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.main_thread = threading.main_thread().ident
-        threading.Thread(target=self._answer, daemon=True, name="tp_teach-desk").start()
+        threading.Thread(target=self._listen, daemon=True, name="tp_teach-desk").start()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any, buffers: list[PickleBuffer] = ()) -> None:
         with self.lock:
             self.line.send(message)
+            for buffer in buffers:
+                self.line.send_bytes(buffer.raw())
 
-    def _answer(self) -> None:
+    def _listen(self) -> None:
         try:
-            while self.line.recv() == "where":
-                self.send(stand.of_thread(self.rank, sys._current_frames().get(self.main_thread)))
-            self.dismissed.set()
+            while (message := self.line.recv()) is not None:
+                if message == "where":
+                    self.send(stand.of_thread(self.rank, sys._current_frames().get(self.main_thread)))
+                else:
+                    self.calls.put(message)
+            self.calls.put(None)
         except (EOFError, OSError):
             # The launcher is gone. Nobody is left to end this rank and what it started.
-            _end_group()
+            end_group()
 
 
-def main(rank: int, line: Connection, orders: Orders, call: bytes) -> None:
-    """The body of a rank's process."""
+def main(rank: int, line: Connection, lifeline: Connection, orders: Orders) -> None:
+    """The body of a rank's process: calls come over the line until the launcher has no more."""
+    if not os.path.isdir(orders.folder):
+        return  # the launch was given up while this process started
+    _prepare(rank, lifeline, orders)
+    desk = Desk(rank, line)
+    seat = Seat(
+        rank,
+        orders.world_size,
+        orders.world_size,
+        orders.backend,
+        orders.devices[rank],
+        orders.timeout,
+        orders.check,
+    )
+    try:
+        store = dist.FileStore(os.path.join(orders.folder, "rendezvous"), orders.world_size)
+        with process_group(seat, store):
+            while (call := desk.calls.get()) is not None:
+                _answer(desk, *_run(rank, call))
+            if orders.backend == "gloo":
+                end_group()  # the system closes a process's connections in a tenth of the time that Gloo takes
+    except Exception as error:  # the process group itself could not be joined
+        _answer(desk, _raised(rank, error))
+        desk.calls.get()
+    end_group()
+
+
+def _run(rank: int, call: bytes) -> tuple[Returned | Raised, list[PickleBuffer]]:
+    log = Log(rank)
+    current_log.set(log)
+    try:
+        fn, args, classes = parcel.unpack_call(call)
+        began = time.time()
+        value = fn(*args)
+        row = {"name": getattr(fn, "__name__", "call"), "kind": "compute", "start": began}
+        log.add("timeline", [{**row, "seconds": time.time() - began}])
+        packed, buffers = parcel.pack_value(value, classes)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of the function included
+        return _raised(rank, error), []
+    sizes = [buffer.raw().nbytes for buffer in buffers]
+    return Returned(packed, sizes, log, stand.Stand(rank, "", returned=True)), buffers
+
+
+def _answer(desk: Desk, answer: Returned | Raised, buffers: list[PickleBuffer] = ()) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(ValueError, AttributeError):  # the function may have closed or replaced them
+            stream.flush()
+    desk.send(answer, buffers)
+
+
+def _raised(rank: int, error: BaseException) -> Raised:
+    kind = report.kind(error)
+    where = stand.of_exception(rank, error, waited=kind == "timeout")
+    return Raised(kind, type(error).__name__, report.reason(error), report.own_lines(error), where)
+
+
+def _prepare(rank: int, lifeline: Connection, orders: Orders) -> None:
+    """Make this copy of the fork server a process of its own."""
     gc.freeze()  # what the fork server loaded stays shared, and is not searched for tensors
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the launcher alone, and the rank's own children end with it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        _end_when_closed(lifeline)
     _capture_output(orders.folder, rank)
-    desk = Desk(rank, line)
-    log = Log(rank)
-    current_log.set(log)
-    _set_environment(rank, orders)
-    # What the function starts, such as a DataLoader's workers, starts as usual: a fork server of the rank's own
-    # would import torch for each.
-    multiprocessing.set_start_method(None, force=True)
-    try:
-        with process_group(
-            orders.backend,
-            orders.devices[rank],
-            f"file://{orders.folder}/rendezvous",
-            rank,
-            orders.world_size,
-            orders.world_size,
-            orders.timeout,
-            orders.check,
-        ):
-            _run(desk, log, call)
-            if orders.backend == "gloo":
-                _end_group()  # the system closes a process's connections in a tenth of the time that Gloo takes
-    except Exception as error:  # the process group itself could not be joined
-        _answer(desk, _report(rank, error))
-    _end_group()
-
-
-def _run(desk: Desk, log: Log, call: bytes) -> None:
-    """Run the function and answer, before anything is torn down that peers still use."""
-    try:
-        fn, args = parcel.unpack_call(call)
-        began = time.time()
-        value = parcel.pack_value(fn(*args))
-        name = getattr(fn, "__name__", "call")
-        log.add("timeline", [{"name": name, "kind": "compute", "start": began, "seconds": time.time() - began}])
-        answer = Returned(value, log, stand.Stand(desk.rank, "", returned=True))
-    except BaseException as error:  # SystemExit and KeyboardInterrupt of the function included
-        answer = _report(desk.rank, error)
-    _answer(desk, answer)
-
-
-def _answer(desk: Desk, answer: Returned | Raised) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    desk.send(answer)
-    desk.dismissed.wait()
-
-
-def _set_environment(rank: int, orders: Orders) -> None:
     # A fork server keeps the environment of its own start, and what a launcher around us has set is not ours.
     os.environ.clear()
     os.environ.update(orders.environment)
@@ -136,6 +158,21 @@ def _set_environment(rank: int, orders: Orders) -> None:
         os.environ.pop(name, None)
     size = str(orders.world_size)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
+    # What the function starts, such as a DataLoader's workers, starts as usual: a fork server of the rank's own
+    # would import torch for each.
+    multiprocessing.set_start_method(None, force=True)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # NumPy took its seed when the server started
+
+
+def _end_when_closed(lifeline: Connection) -> None:
+    """End this process group when the launcher is gone, even while native code lets no Python thread run."""
+    import fcntl
+
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline.fileno(), fcntl.F_SETOWN, -os.getpgid(0))
+    flags = fcntl.fcntl(lifeline.fileno(), fcntl.F_GETFL)
+    fcntl.fcntl(lifeline.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def _capture_output(folder: str, rank: int) -> None:
@@ -148,14 +185,7 @@ def _capture_output(folder: str, rank: int) -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
-def _report(rank: int, error: BaseException) -> Raised:
-    kind = "timeout" if stand.waited_too_long(error) else "peer" if stand.lost_a_peer(error) else "error"
-    return Raised(
-        kind, type(error).__name__, stand.reason(error), stand.own_lines(error), stand.of_exception(rank, error)
-    )
-
-
-def _end_group() -> None:
+def end_group() -> None:
     """End this process and all that it started, at once."""
     if hasattr(os, "killpg"):
         os.killpg(os.getpgid(0), signal.SIGKILL)

@@ -1,0 +1,192 @@
+"""The processes of one world, seen from the launcher: start, call, watch, end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch.multiprocessing as mp
+
+from tp_teach.launch import server, worker
+from tp_teach.launch.errors import RankFailed, RanksStuck
+from tp_teach.launch.output import Output
+from tp_teach.launch.stand import Stand
+
+# After a first failure, the time in which other ranks may report theirs, in seconds.
+GRACE = 0.25
+_start_lock = threading.Lock()
+Failure = worker.Raised | int
+"""A rank's report, or the exit code of a rank that ended without one."""
+
+
+class Ranks:
+    """The processes, and the lines to them."""
+
+    def __init__(self, orders: worker.Orders) -> None:
+        self.orders = orders
+        self.processes: list[Any] = []
+        self.lines: list[Connection] = []
+        self.lifelines: list[Connection] = []
+
+    def start(self) -> None:
+        """Start all ranks. They join their process group while this returns."""
+        context = mp.get_context("forkserver" if server.available() else "spawn")
+        for rank in range(self.orders.world_size):
+            ours, theirs = context.Pipe()
+            end, lifeline = context.Pipe(duplex=False)
+            self.lines.append(ours)
+            self.lifelines.append(lifeline)
+            process = context.Process(
+                target=worker.main, args=(rank, theirs, end, self.orders), name=f"tp_teach rank {rank}"
+            )
+            with _start_lock, _Hidden("__main__"):
+                process.start()
+            self.processes.append(process)
+            theirs.close()
+            end.close()
+
+    def call(self, call: bytes, output: Output) -> list[tuple[worker.Returned, list[bytearray]]]:
+        """Have all ranks run a packed call. Raises RankFailed or RanksStuck at the first failure."""
+        for line in self.lines:
+            with suppress(OSError):  # a rank that is gone is found below
+                line.send(call)
+        answers: dict[int, tuple[worker.Returned, list[bytearray]]] = {}
+        while len(answers) < self.orders.world_size:
+            failures = self._take(answers, timeout=0.1)
+            output.show_rank_0()
+            if failures:
+                self._fail(answers, failures)
+        return [answers[rank] for rank in range(self.orders.world_size)]
+
+    def dismiss(self) -> None:
+        """Tell the ranks that no call will come, and wait until they have ended."""
+        for line in self.lines:
+            with suppress(OSError):
+                line.send(None)
+        for process in self.processes:
+            process.join(timeout=5)
+
+    def end(self) -> None:
+        """End what still runs: each rank with the processes that it started. A second call finds nothing to end."""
+        for process in self.processes:
+            _kill(process)
+        for process in self.processes:
+            process.join()
+            process.close()
+        for line in (*self.lines, *self.lifelines):
+            line.close()
+        self.processes, self.lines, self.lifelines = [], [], []
+
+    def _take(self, answers: dict, timeout: float) -> dict[int, Failure]:
+        """Read what has arrived: answers go into `answers`, failures are returned."""
+        failures: dict[int, Failure] = {}
+        lines = {line: rank for rank, line in enumerate(self.lines) if rank not in answers}
+        ends = {process.sentinel: rank for rank, process in enumerate(self.processes) if rank not in answers}
+        for item in wait([*lines, *ends], timeout):
+            rank = lines[item] if item in lines else ends[item]
+            with suppress(EOFError, OSError):
+                while rank not in failures and rank not in answers and self.lines[rank].poll():
+                    message = self.lines[rank].recv()
+                    if isinstance(message, worker.Returned):
+                        answers[rank] = message, [self._buffer(rank, size) for size in message.sizes]
+                    elif isinstance(message, worker.Raised):
+                        failures[rank] = message
+            if item in ends and rank not in answers and rank not in failures:
+                self.processes[rank].join()
+                failures[rank] = self.processes[rank].exitcode
+        return failures
+
+    def _buffer(self, rank: int, size: int) -> bytearray:
+        buffer = bytearray(size)
+        self.lines[rank].recv_bytes_into(buffer)
+        return buffer
+
+    def _fail(self, answers: dict, failures: dict[int, Failure]) -> NoReturn:
+        until = time.monotonic() + GRACE
+        while time.monotonic() < until and len(answers) + len(failures) < self.orders.world_size:
+            more = self._take(answers, timeout=0.05)
+            failures |= {rank: what for rank, what in more.items() if rank not in failures}
+        kinds = {rank: "died" if isinstance(what, int) else what.kind for rank, what in failures.items()}
+        # What happened to a rank by itself comes before what others suffered from it.
+        worst = min(kinds.values(), key=("error", "died", "timeout", "peer").index)
+        if worst == "timeout":
+            raise RanksStuck(self._stands(answers, failures), self.orders.timeout)
+        rank = min(rank for rank in kinds if kinds[rank] == worst)
+        failure = failures[rank]
+        if isinstance(failure, int):
+            raise RankFailed(rank, _why_ended(failure, self.orders.check))
+        raise RankFailed(rank, failure.reason, failure.error, failure.traceback)
+
+    def _stands(self, answers: dict, failures: dict[int, Failure]) -> list[Stand]:
+        """Where every rank stands; those that still run are asked."""
+        stands = {rank: answer.stand for rank, (answer, _) in answers.items()}
+        stands |= {rank: what.stand for rank, what in failures.items() if isinstance(what, worker.Raised)}
+        asked = [rank for rank in range(self.orders.world_size) if rank not in stands]
+        for rank in asked:
+            with suppress(OSError):
+                self.lines[rank].send("where")
+        until = time.monotonic() + 2 * GRACE
+        while (missing := [rank for rank in asked if rank not in stands]) and time.monotonic() < until:
+            for line in wait([self.lines[rank] for rank in missing], timeout=0.05):
+                with suppress(EOFError, OSError):
+                    message = line.recv()
+                    found = message if isinstance(message, Stand) else message.stand
+                    stands[found.rank] = found
+        return [stands.get(rank, Stand(rank, "no answer: it is inside native code")) for rank in range(len(self.lines))]
+
+
+class _Hidden:
+    """Hides a module while a process starts, so that the rank does not run the caller's script again.
+
+    What a rank needs of `__main__` travels by value.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.module = name, sys.modules[name]
+
+    def __enter__(self) -> None:
+        sys.modules[self.name] = ModuleType(self.name)
+
+    def __exit__(self, *exception: object) -> None:
+        sys.modules[self.name] = self.module
+
+
+def _kill(process: Any) -> None:
+    with suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            # A rank leads a process group of its own, which lives on while anything that it started lives.
+            os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        process.kill()  # it may not have come so far yet
+
+
+def _why_ended(exitcode: int, check: bool) -> str:
+    if exitcode == 255:
+        return "ended without an answer, and the fork server that it came from is gone too, or it exited with code 255"
+    if exitcode >= 0:
+        return (
+            f"ended without an answer, with exit code {exitcode}: something in it called exit, or tp_teach could not "
+            "be imported; then the reason stands in the terminal that started this program"
+        )
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    meaning = {
+        "SIGKILL": "someone killed it, or the system did because memory ran out",
+        "SIGSEGV": "native code touched memory that is not its own"
+        # torch 2.13: DETAIL checks and DistributedDataParallel together, even in one process
+        + (
+            "; torch's checks of collectives do that under DistributedDataParallel, so try check=False" if check else ""
+        ),
+        "SIGABRT": "native code gave up; often a collective that did not fit its peers",
+        "SIGTERM": "someone asked it to end",
+    }.get(name)
+    return f"was ended by {name}" + (f": {meaning}" if meaning else "")
