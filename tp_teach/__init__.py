@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tp_teach import plot as plot
-    from tp_teach.launch import RankFailed, RanksStuck, device, launch, ranks
+    from tp_teach.launch import RankFailed, RanksStuck, device, launch, progress, ranks
     from tp_teach.lesson import check
     from tp_teach.measure import measure
     from tp_teach.model.config import TrainConfig
@@ -29,6 +29,7 @@ _HOMES = {
     "measure": "measure",
     "plot": "plot",
     "predict": "predict",
+    "progress": "launch",
     "ranks": "launch",
     "train": "train",
 }
@@ -45,6 +46,7 @@ __all__ = [
     "measure",
     "plot",
     "predict",
+    "progress",
     "ranks",
     "train",
 ]

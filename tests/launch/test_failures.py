@@ -171,3 +171,24 @@ def test_the_next_launch_starts_clean():
 
     failure(fail_once, 0, world_size=2)
     assert tp.launch(lambda: hasattr(torch, "tp_teach_mark"), world_size=2).values == [False, False]
+
+
+def test_one_line_says_what_the_others_did():
+    def fail():
+        if dist.get_rank() == 1:
+            raise ValueError("alone")
+        if dist.get_rank() == 2:
+            return
+        dist.all_reduce(torch.ones(2, 3))
+
+    with pytest.raises(tp.RankFailed) as failed:
+        tp.launch(fail, world_size=4)
+    last = str(failed.value).splitlines()[-1]
+    assert last == "meanwhile: ranks 0 and 3 waited in all_reduce of (2, 3) float32, rank 2 had returned"
+    assert failed.value.others == last
+
+
+def test_ranks_that_fail_alike_are_told_in_one_line():
+    with pytest.raises(tp.RankFailed, match="rank 0 raised") as failed:
+        tp.launch(lambda: 1 / 0, world_size=3)
+    assert failed.value.others == "meanwhile: ranks 1 and 2 raised too"

@@ -106,3 +106,17 @@ def test_torchs_native_log_is_hidden_only_after_a_failure(capsys, fails):
         tp.launch(log, world_size=1)
     expected = ["own words"] if fails else [line, "own words"]
     assert capsys.readouterr().err.splitlines() == [f"[rank 0] {text}" for text in expected]
+
+
+@pytest.mark.parametrize(("show", "shown"), [("all", [0, 1]), ("rank0", [0]), ("none", [])])
+def test_show_says_whose_output_is_shown_and_all_is_kept(capsys, show, shown):
+    run = tp.launch(lambda: print("here"), world_size=2, show=show)
+    assert capsys.readouterr().out == "".join(f"[rank {rank}] here\n" for rank in shown)
+    assert run.output == ["here\n", "here\n"]
+
+
+def test_very_long_output_is_cut_with_a_count(capsys):
+    run = tp.launch(lambda: print("\n".join(map(str, range(1500)))), world_size=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[999] == "[rank 0] 999" and lines[1000:] == ["[rank 0] … and 500 lines more, in .output[0] of the run"]
+    assert run.output[0].splitlines() == list(map(str, range(1500)))

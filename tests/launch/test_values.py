@@ -2,6 +2,7 @@
 
 import functools
 import os
+import warnings
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -202,3 +203,22 @@ def test_an_argument_is_asked_whether_it_fits_the_ranks():
 
     with pytest.raises(ValueError, match="no 3 ranks"):
         tp.launch(rank_plus, Plan(), world_size=3)
+
+
+LUGGAGE = torch.zeros(15_000_000)
+
+
+def test_a_large_variable_that_travels_by_accident_is_pointed_out():
+    luggage = LUGGAGE
+
+    def forgetful():
+        return len(luggage)
+
+    with pytest.warns(UserWarning, match="forgetful mentions the variable 'luggage', so 57 MiB travel to each rank"):
+        assert tp.launch(forgetful, world_size=1).values == [15_000_000]
+
+
+def test_a_large_argument_is_meant():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tp.launch(len, LUGGAGE, world_size=1).values == [15_000_000]

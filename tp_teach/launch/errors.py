@@ -14,16 +14,17 @@ class RankFailed(LaunchError):
     """One rank raised, or ended without an answer.
 
     `rank` is that rank, `error` the name of the exception's class (None if the process ended), `reason` the
-    exception's text or what ended the process, `traceback` the rank's own lines.
+    exception's text or what ended the process, `traceback` the rank's own lines, `others` what the others did.
     """
 
-    def __init__(self, rank: int, reason: str, error: str | None = None, traceback: str = "") -> None:
-        self.rank, self.reason, self.error, self.traceback = rank, reason, error, traceback
+    def __init__(self, rank: int, reason: str, error: str | None = None, traceback: str = "", others: str = "") -> None:
+        self.rank, self.reason, self.error = rank, reason, error
+        self.traceback, self.others = traceback, others
         first = f"rank {rank} raised {error}{f': {reason}' if reason else ''}" if error else f"rank {rank} {reason}"
-        super().__init__(f"{first}\n{traceback}".rstrip())
+        super().__init__("\n".join(part for part in (first, traceback, others) if part))
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.rank, self.reason, self.error, self.traceback)
+        return type(self), (self.rank, self.reason, self.error, self.traceback, self.others)
 
 
 class RanksStuck(LaunchError):
@@ -46,6 +47,14 @@ class RanksStuck(LaunchError):
 
     def __reduce__(self) -> tuple:
         return type(self), (self.stands, self.timeout)
+
+
+def meanwhile(stands: list) -> str:
+    """One line that says what ranks did: `meanwhile: ranks 0 and 1 waited in barrier, rank 3 had returned`."""
+    groups: dict[str, list[int]] = {}
+    for stand in stands:
+        groups.setdefault(stand.did, []).append(stand.rank)
+    return "meanwhile: " + ", ".join(f"{ranks(who)} {did}" for did, who in groups.items()) if groups else ""
 
 
 def ranks(numbers: list[int]) -> str:

@@ -51,6 +51,7 @@ def launch(
     `check_ranks(world_size)` is asked too. Then `RankFailed` when a rank raises or dies, and `RanksStuck` when ranks
     wait longer than the timeout. No process is left behind, whichever way it ends.
     """
+    _check_options(world_size, timeout, show)
     _check_call(fn, args, world_size)
     with ranks(world_size=world_size, device=device, backend=backend, timeout=timeout, check=check, show=show) as these:
         return these.launch(fn, *args)
@@ -105,7 +106,6 @@ class WarmRanks:
             raise RuntimeError(f"these ranks are over: {self.over}; open a new `with tp.ranks(…)`")
         _check_call(fn, args, self.choice.world_size)
         call = parcel.pack_call(fn, args)
-        self.output.begin()
         failed = True
         try:
             answers = self.processes.call(call, self.output)

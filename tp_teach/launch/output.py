@@ -9,6 +9,8 @@ from typing import Literal, TextIO
 
 # torch's native log, such as `[rank1]:[E1130 06:50:57.925 ProcessGroupGloo.cpp:67] …`.
 _NATIVE_LOG = re.compile(r"(\[rank\d+\]:)?\[[IWEF]\d{4} ")
+# Those of the figures, as near as a terminal's own colours come: blue, yellow, red, magenta, green, cyan.
+_COLOURS = (34, 33, 31, 35, 32, 36)
 MOST_LINES = 1000
 """Lines shown of one rank in one launch; the rest is kept in `Run.output`."""
 
@@ -25,11 +27,7 @@ class Output:
         self.folder, self.world_size = Path(folder), world_size
         self.shown = {"all": range(world_size), "rank0": range(1), "none": range(0)}[show]
         self.read: dict[Path, int] = {}
-        self.begin()
-
-    def begin(self) -> None:
-        """Start anew for the next launch on the same ranks."""
-        self.kept: list[list[str]] = [[] for _ in range(self.world_size)]
+        self.kept: list[list[str]] = [[] for _ in range(world_size)]
 
     def show_rank_0(self) -> None:
         """Print the whole lines that rank 0 has added."""
@@ -38,7 +36,7 @@ class Output:
     def show_rest(self, failed: bool) -> list[str]:
         """Print what is left, in rank order; after a failure without torch's native log, which repeats it.
 
-        Returns all output, by rank.
+        Returns all output since the last time, by rank.
         """
         for rank in range(self.world_size):
             self._take(rank, "out", sys.stdout)
@@ -46,8 +44,9 @@ class Output:
             self._take(rank, "err", sys.stderr, hide=_NATIVE_LOG if failed else None)
             more = len(self.kept[rank]) - MOST_LINES
             if rank in self.shown and more > 0:
-                _print(sys.stdout, f"[rank {rank}] … and {more:,} lines more, in .output[{rank}] of the run\n")
-        return ["".join(lines) for lines in self.kept]
+                _print(rank, sys.stdout, [f"… and {more:,} lines more, in .output[{rank}] of the run\n"])
+        kept, self.kept = self.kept, [[] for _ in range(self.world_size)]
+        return ["".join(lines) for lines in kept]
 
     def _take(
         self, rank: int, name: str, stream: TextIO, whole_lines: bool = False, hide: re.Pattern | None = None
@@ -56,8 +55,7 @@ class Output:
         room = max(0, MOST_LINES - len(self.kept[rank]))
         self.kept[rank] += lines
         if rank in self.shown:
-            lines = [line for line in lines[:room] if not (hide and hide.match(line))]
-            _print(stream, "".join(f"[rank {rank}] {line}" for line in lines))
+            _print(rank, stream, [line for line in lines[:room] if not (hide and hide.match(line))])
 
     def _new_lines(self, path: Path, whole_lines: bool) -> list[str]:
         try:
@@ -74,9 +72,13 @@ class Output:
         return [f"{line}\n" for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def _print(stream: TextIO, text: str) -> None:
-    if not text:
+def _print(rank: int, stream: TextIO, lines: list[str]) -> None:
+    if not lines:
         return
+    # A notebook's stream is no terminal, but it shows colours.
+    colours = stream.isatty() or type(stream).__module__.startswith("ipykernel")
+    prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m[rank {rank}]\x1b[0m" if colours else f"[rank {rank}]"
+    text = "".join(f"{prefix} {line}" for line in lines)
     try:
         stream.write(text)
     except UnicodeEncodeError:

@@ -6,6 +6,7 @@ import io
 import linecache
 import os
 import sys
+import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from pickle import PickleBuffer
@@ -18,6 +19,8 @@ from cloudpickle import cloudpickle as internals
 
 LARGE = 2**16
 """From this many bytes on, a tensor travels home apart."""
+HEAVY = 50 * 2**20
+"""From this many bytes on, a variable that a function takes along is pointed out."""
 
 
 class _Packer(cloudpickle.Pickler):
@@ -75,15 +78,37 @@ class _ValuePacker(_Packer):
 
 
 def pack_call(fn: Any, args: tuple) -> bytes:
-    """Pack a function and its arguments for all ranks. Raises ValueError when something in them cannot travel."""
+    """Pack a function and its arguments for all ranks. Raises ValueError when something in them cannot travel.
+
+    Warns of a large variable that the function takes along because it mentions it.
+    """
     file = io.BytesIO()
     packer = _Packer(file)
     try:
         packer.dump((fn, args))
     except Exception as error:
         raise ValueError(f"the function or an argument cannot travel to the ranks: {error}") from error
+    if file.tell() > HEAVY:
+        _warn_of_luggage(fn)
     # Plain data before the rest: a rank puts the source lines in place before it unpacks any code.
     return cloudpickle.dumps((packer.sources, file.getvalue()))
+
+
+def _warn_of_luggage(fn: Any) -> None:
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return
+    mentioned = {name: fn.__globals__.get(name) for name in internals._extract_code_globals(code)}
+    cells = zip(code.co_freevars, fn.__closure__ or (), strict=True)
+    mentioned |= {name: cell.cell_contents for name, cell in cells}
+    sizes = {name: len(cloudpickle.dumps(value)) for name, value in mentioned.items()}
+    name = max(sizes, key=sizes.get, default=None)
+    if name is not None and sizes[name] > HEAVY:
+        warnings.warn(
+            f"{fn.__name__} mentions the variable {name!r}, so {sizes[name] / 2**20:,.0f} MiB travel to each rank; "
+            "pass it as an argument if that is meant, or make it inside the function",
+            stacklevel=5,
+        )
 
 
 def unpack_call(parcel: bytes) -> tuple[Any, tuple, dict[type, str]]:
@@ -119,7 +144,9 @@ def unpack_value(parcel: bytes, buffers: Sequence[bytearray | PickleBuffer]) -> 
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> tuple:
-    if isinstance(tensor, torch.distributed.tensor.DTensor):
+    # Importing DTensor takes as long as starting the ranks; who has one has imported it.
+    distributed_tensor = sys.modules.get("torch.distributed.tensor")
+    if distributed_tensor is not None and isinstance(tensor, distributed_tensor.DTensor):
         raise CannotTravel(tensor, "a DTensor, which lives on all ranks; return .to_local() or .full_tensor()")
     if tensor.is_meta:
         raise CannotTravel(tensor, "a meta tensor, which has no numbers; return its shape")

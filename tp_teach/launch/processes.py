@@ -15,15 +15,14 @@ from typing import Any, NoReturn
 import torch.multiprocessing as mp
 
 from tp_teach.launch import server, worker
-from tp_teach.launch.errors import RankFailed, RanksStuck
+from tp_teach.launch.bar import Bar, Report
+from tp_teach.launch.errors import RankFailed, RanksStuck, meanwhile
 from tp_teach.launch.output import Output
 from tp_teach.launch.stand import Stand
 
 # After a first failure, the time in which other ranks may report theirs, in seconds.
 GRACE = 0.25
 _start_lock = threading.Lock()
-Failure = worker.Raised | int
-"""A rank's report, or the exit code of a rank that ended without one."""
 
 
 class Ranks:
@@ -34,6 +33,10 @@ class Ranks:
         self.processes: list[Any] = []
         self.lines: list[Connection] = []
         self.lifelines: list[Connection] = []
+        self.answers: dict[int, tuple[worker.Returned, list[bytearray]]] = {}
+        self.failures: dict[int, worker.Raised | int] = {}  # a report, or the exit code of a rank that left none
+        self.asked: dict[int, Stand] = {}
+        self.bar = Bar()
 
     def start(self) -> None:
         """Start all ranks. They join their process group while this returns."""
@@ -54,16 +57,19 @@ class Ranks:
 
     def call(self, call: bytes, output: Output) -> list[tuple[worker.Returned, list[bytearray]]]:
         """Have all ranks run a packed call. Raises RankFailed or RanksStuck at the first failure."""
+        self.answers, self.failures, self.asked = {}, {}, {}
         for line in self.lines:
             with suppress(OSError):  # a rank that is gone is found below
                 line.send(call)
-        answers: dict[int, tuple[worker.Returned, list[bytearray]]] = {}
-        while len(answers) < self.orders.world_size:
-            failures = self._take(answers, timeout=0.1)
-            output.show_rank_0()
-            if failures:
-                self._fail(answers, failures)
-        return [answers[rank] for rank in range(self.orders.world_size)]
+        try:
+            while len(self.answers) < self.orders.world_size:
+                self._take(timeout=0.1)
+                output.show_rank_0()
+                if self.failures:
+                    self._fail()
+        finally:
+            self.bar.close()
+        return [self.answers[rank] for rank in range(self.orders.world_size)]
 
     def dismiss(self) -> None:
         """Tell the ranks that no call will come, and wait until they have ended."""
@@ -84,62 +90,79 @@ class Ranks:
             line.close()
         self.processes, self.lines, self.lifelines = [], [], []
 
-    def _take(self, answers: dict, timeout: float) -> dict[int, Failure]:
-        """Read what has arrived: answers go into `answers`, failures are returned."""
-        failures: dict[int, Failure] = {}
-        lines = {line: rank for rank, line in enumerate(self.lines) if rank not in answers}
-        ends = {process.sentinel: rank for rank, process in enumerate(self.processes) if rank not in answers}
+    def _take(self, timeout: float) -> None:
+        """Read what has arrived of ranks that have not ended: answers, failures, and where a rank stands."""
+        open_ranks = [rank for rank in range(self.orders.world_size) if rank not in self.answers | self.failures]
+        lines = {self.lines[rank]: rank for rank in open_ranks}
+        ends = {self.processes[rank].sentinel: rank for rank in open_ranks}
         for item in wait([*lines, *ends], timeout):
             rank = lines[item] if item in lines else ends[item]
             with suppress(EOFError, OSError):
-                while rank not in failures and rank not in answers and self.lines[rank].poll():
+                while rank not in self.answers | self.failures and self.lines[rank].poll():
                     message = self.lines[rank].recv()
                     if isinstance(message, worker.Returned):
-                        answers[rank] = message, [self._buffer(rank, size) for size in message.sizes]
+                        self.answers[rank] = message, [self._buffer(rank, size) for size in message.sizes]
                     elif isinstance(message, worker.Raised):
-                        failures[rank] = message
-            if item in ends and rank not in answers and rank not in failures:
+                        self.failures[rank] = message
+                    elif isinstance(message, Report):
+                        self.bar.show(message)
+                    else:
+                        self.asked[rank] = message
+            if item in ends and rank not in self.answers | self.failures:
                 self.processes[rank].join()
-                failures[rank] = self.processes[rank].exitcode
-        return failures
+                self.failures[rank] = self.processes[rank].exitcode
 
     def _buffer(self, rank: int, size: int) -> bytearray:
         buffer = bytearray(size)
         self.lines[rank].recv_bytes_into(buffer)
         return buffer
 
-    def _fail(self, answers: dict, failures: dict[int, Failure]) -> NoReturn:
+    def _fail(self) -> NoReturn:
         until = time.monotonic() + GRACE
-        while time.monotonic() < until and len(answers) + len(failures) < self.orders.world_size:
-            more = self._take(answers, timeout=0.05)
-            failures |= {rank: what for rank, what in more.items() if rank not in failures}
-        kinds = {rank: "died" if isinstance(what, int) else what.kind for rank, what in failures.items()}
+        while time.monotonic() < until and len(self.answers) + len(self.failures) < self.orders.world_size:
+            self._take(timeout=0.05)
+        kinds = {rank: "died" if isinstance(what, int) else what.kind for rank, what in self.failures.items()}
         # What happened to a rank by itself comes before what others suffered from it.
         worst = min(kinds.values(), key=("error", "died", "timeout", "peer").index)
         if worst == "timeout":
-            raise RanksStuck(self._stands(answers, failures), self.orders.timeout)
+            raise RanksStuck(self._stands(), self.orders.timeout)
         rank = min(rank for rank in kinds if kinds[rank] == worst)
-        failure = failures[rank]
+        others = meanwhile([stand for stand in self._settled() if stand.rank != rank])
+        failure = self.failures[rank]
         if isinstance(failure, int):
-            raise RankFailed(rank, _why_ended(failure, self.orders.check))
-        raise RankFailed(rank, failure.reason, failure.error, failure.traceback)
+            raise RankFailed(rank, _why_ended(failure, self.orders.check), others=others)
+        raise RankFailed(rank, failure.reason, failure.error, failure.traceback, others)
 
-    def _stands(self, answers: dict, failures: dict[int, Failure]) -> list[Stand]:
+    def _settled(self) -> list[Stand]:
+        """Where the ranks stand once each of them is over or waits; what they do until then is chance."""
+        until = time.monotonic() + 2 * GRACE
+        stands = self._stands()
+        while not all(stand.over or stand.waits_in for stand in stands) and time.monotonic() < until:
+            self._take(timeout=0.05)
+            stands = self._stands()
+        return stands
+
+    def _stands(self) -> list[Stand]:
         """Where every rank stands; those that still run are asked."""
-        stands = {rank: answer.stand for rank, (answer, _) in answers.items()}
-        stands |= {rank: what.stand for rank, what in failures.items() if isinstance(what, worker.Raised)}
-        asked = [rank for rank in range(self.orders.world_size) if rank not in stands]
-        for rank in asked:
+        self.asked = {}
+        running = [rank for rank in range(self.orders.world_size) if rank not in self.answers | self.failures]
+        for rank in running:
             with suppress(OSError):
                 self.lines[rank].send("where")
         until = time.monotonic() + 2 * GRACE
-        while (missing := [rank for rank in asked if rank not in stands]) and time.monotonic() < until:
-            for line in wait([self.lines[rank] for rank in missing], timeout=0.05):
-                with suppress(EOFError, OSError):
-                    message = line.recv()
-                    found = message if isinstance(message, Stand) else message.stand
-                    stands[found.rank] = found
-        return [stands.get(rank, Stand(rank, "no answer: it is inside native code")) for rank in range(len(self.lines))]
+        while set(running) - set(self.asked | self.answers | self.failures) and time.monotonic() < until:
+            self._take(timeout=0.05)
+        return [self._stand(rank) for rank in range(self.orders.world_size)]
+
+    def _stand(self, rank: int) -> Stand:
+        if rank in self.answers:
+            return self.answers[rank][0].stand
+        if rank in self.failures:
+            failure = self.failures[rank]
+            if isinstance(failure, int):
+                return Stand(rank, "", over="ended")
+            return failure.stand if failure.kind == "timeout" else Stand(rank, "", over="raised")
+        return self.asked.get(rank, Stand(rank, "no answer: it is inside native code"))
 
 
 class _Hidden:

@@ -6,10 +6,15 @@ import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import signal
+import sys
 import tempfile
 
-# Third-party only: an edited tp_teach is seen at the next launch.
-PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch._dynamo", "torch.utils.data", "cloudpickle"]
+# In a notebook the first launch is often a small one, and the reader waits for it; `preload` brings the rest later.
+PRELOAD = (
+    ["tp_teach.launch.preload"]
+    if "ipykernel" in sys.modules
+    else ["torch", "torch.distributed.tensor.parallel", "torch._dynamo", "torch.utils.data", "cloudpickle"]
+)
 
 
 def available() -> bool:

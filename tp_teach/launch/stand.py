@@ -8,6 +8,7 @@ import sysconfig
 import traceback
 from dataclasses import dataclass
 from types import FrameType
+from typing import Literal
 
 import torch
 
@@ -31,18 +32,25 @@ _CALLS = frozenset(
 
 @dataclass(frozen=True)
 class Stand:
-    """`waits_in` is a call with its tensor, or None; `returned` says that the function is over."""
+    """`waits_in` is a call with its tensor, or None; `over` says how the function came to its end."""
 
     rank: int
     line: str
     waits_in: str | None = None
-    returned: bool = False
+    over: Literal["", "returned", "raised", "ended"] = ""
 
     @property
     def doing(self) -> str:
-        if self.returned:
-            return "has returned"
+        if self.over:
+            return f"has {self.over}"
         return f"waits in {self.waits_in}" if self.waits_in else "is elsewhere"
+
+    @property
+    def did(self) -> str:
+        """The same, looking back."""
+        if self.over:
+            return "had returned" if self.over == "returned" else f"{self.over} too"
+        return f"waited in {self.waits_in}" if self.waits_in else "worked on"
 
 
 def of_thread(rank: int, frame: FrameType | None) -> Stand:

@@ -19,6 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from tp_teach.launch import parcel, report, stand
+from tp_teach.launch.bar import report_to
 from tp_teach.launch.group import Seat, process_group
 from tp_teach.tables import Log, current_log
 
@@ -92,6 +93,8 @@ def main(rank: int, line: Connection, lifeline: Connection, orders: Orders) -> N
         return  # the launch was given up while this process started
     _prepare(rank, lifeline, orders)
     desk = Desk(rank, line)
+    if rank == 0:
+        report_to.set(desk.send)
     seat = Seat(
         rank,
         orders.world_size,
@@ -127,7 +130,7 @@ def _run(rank: int, call: bytes) -> tuple[Returned | Raised, list[PickleBuffer]]
     except BaseException as error:  # SystemExit and KeyboardInterrupt of the function included
         return _raised(rank, error), []
     sizes = [buffer.raw().nbytes for buffer in buffers]
-    return Returned(packed, sizes, log, stand.Stand(rank, "", returned=True)), buffers
+    return Returned(packed, sizes, log, stand.Stand(rank, "", over="returned")), buffers
 
 
 def _answer(desk: Desk, answer: Returned | Raised, buffers: list[PickleBuffer] = ()) -> None:
@@ -149,6 +152,7 @@ def _prepare(rank: int, lifeline: Connection, orders: Orders) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the launcher alone, and the rank's own children end with it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         _end_when_closed(lifeline)
     _capture_output(orders.folder, rank)
     # A fork server keeps the environment of its own start, and what a launcher around us has set is not ours.
@@ -161,8 +165,8 @@ def _prepare(rank: int, lifeline: Connection, orders: Orders) -> None:
     # What the function starts, such as a DataLoader's workers, starts as usual: a fork server of the rank's own
     # would import torch for each.
     multiprocessing.set_start_method(None, force=True)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # NumPy took its seed when the server started
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # NumPy took its seed when the server started
 
 
 def _end_when_closed(lifeline: Connection) -> None:

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from tp_teach.launch import device as this_device
+from tp_teach.launch import progress
 from tp_teach.measure import measure
 from tp_teach.measure.memory import allocated_rows
 from tp_teach.measure.shards import shard_rows
@@ -72,7 +73,8 @@ def fit(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimizer,
     criterion = nn.CrossEntropyLoss()
     model.train()
     began = time.perf_counter()
-    for step in range(config.max_steps):
+    steps = progress(range(config.max_steps))
+    for step in steps:
         measured = step == min(1, config.max_steps - 1)
         with measure(model, optimizer, step=step) if measured else nullcontext():
             tokens, labels = next(batches)
@@ -82,6 +84,7 @@ def fit(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimizer,
             optimizer.step()
         if step % config.log_every == 0 or step == config.max_steps - 1:
             _record(config, model, step, loss, began, measured)
+            steps.note = f"loss {loss.item():.3f}"
     return loss.item()
 
 

@@ -1,0 +1,33 @@
+"""Imported by a notebook's fork server alone: torch at once, and what training needs when nobody asks for a rank."""
+
+import importlib
+import os
+import signal
+import sys
+
+import cloudpickle  # noqa: F401
+import torch  # noqa: F401
+
+QUIET = 1.0
+"""Seconds after which the server imports the rest. A launch that comes before them does not wait for it."""
+REST = ("torch.distributed.tensor.parallel", "torch._dynamo", "torch.utils.data")
+
+
+def import_rest(*signal_and_frame: object) -> None:
+    for name in REST:
+        importlib.import_module(name)
+
+
+# A signal's handler runs between two requests. A thread would be in the middle of an import when a rank is forked.
+signal.signal(signal.SIGALRM, import_rest)
+signal.setitimer(signal.ITIMER_REAL, QUIET)
+
+
+def forget_tp_teach() -> None:
+    """In a rank, not in what a rank starts: import tp_teach anew, so that an edit is seen at the next launch."""
+    if __name__ in sys.modules:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tp_teach"]:
+            del sys.modules[name]
+
+
+os.register_at_fork(after_in_child=forget_tp_teach)
