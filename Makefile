@@ -19,7 +19,7 @@ help:  ## List the targets
 	@echo "  ARGS=... is passed on: make test ARGS='-k launch', make lab ARGS=--port=9999"
 
 lab: setup  ## Open JupyterLab on the first notebook and print its address
-	@"$(BIN)/python" -m jupyterlab --ip=127.0.0.1 --allow-root --LabApp.default_url=/lab/tree/$(FIRST) $(BROWSER) $(ARGS)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" "$(BIN)/python" -m jupyterlab --ip=127.0.0.1 --allow-root --LabApp.default_url=/lab/tree/$(FIRST) $(BROWSER) $(ARGS)
 
 test: setup  ## Run every test
 	@"$(BIN)/python" -m pytest $(ARGS)

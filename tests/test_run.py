@@ -200,7 +200,7 @@ def test_loading_unpickles_nothing(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="is not a saved run: it has no run.json"):
+    with pytest.raises(ValueError, match="does not exist; looked at"):
         load(tmp_path / "run")
 
 

@@ -1,11 +1,12 @@
 """Learn tensor parallelism by running it: `import tp_teach as tp`."""
 
-import sys
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+import sys as _sys
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
     from tp_teach import plot as plot
     from tp_teach.launch import RankFailed, RanksStuck, device, launch, progress, ranks
     from tp_teach.lesson import check
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from tp_teach.run import Run, load
     from tp_teach.train import train
 
-# Where each public name lives. It is imported when it is first used: a rank starts in a tenth of the time if it
-# loads only what its function needs, and pandas and matplotlib wait for the first table and figure.
+# Where each public name lives. It is imported when it is first used: a rank starts sooner if it loads only what its
+# function needs, and pandas and matplotlib wait for the first table and figure.
 _HOMES = {
     "RankFailed": "launch",
     "RanksStuck": "launch",
@@ -52,27 +53,27 @@ __all__ = [
 ]
 
 
-class _Package(ModuleType):
+class _Package(_ModuleType):
     """Python sets a package's attribute `launch` to the module when it loads `tp_teach.launch`.
 
     Here `launch`, `train`, `measure` and `predict` are the functions of that name, so the public names are kept.
     """
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> _Any:
         homes = super().__getattribute__("_HOMES")
         if name not in homes:
             return super().__getattribute__(name)
-        home = import_module(f"tp_teach.{homes[name]}")
+        home = _import_module(f"tp_teach.{homes[name]}")
         return home if name == "plot" else getattr(home, name)
 
     def __reduce__(self) -> tuple:
-        return import_module, ("tp_teach",)  # functions of a notebook that mention tp travel by this
+        return _import_module, ("tp_teach",)  # functions of a notebook that mention tp travel by this
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *_HOMES]
+        return sorted(_HOMES)
 
 
-sys.modules[__name__].__class__ = _Package
+_sys.modules[__name__].__class__ = _Package
 
-if "ipykernel" in sys.modules:
-    import_module("tp_teach.launch")  # which starts to warm up
+if "ipykernel" in _sys.modules:
+    _import_module("tp_teach.launch")  # which starts to warm up

@@ -190,6 +190,8 @@ def load(path: str | os.PathLike) -> Run:
     try:
         about = json.loads((path / "run.json").read_text(encoding="utf-8"))
     except OSError:
+        if not path.exists():
+            raise ValueError(f"path={str(path)!r} does not exist; looked at {str(path.absolute())!r}") from None
         raise ValueError(f"path={str(path)!r} is not a saved run: it has no run.json that can be read") from None
     except ValueError:
         raise ValueError(f"path={str(path)!r} is not a saved run: its run.json is not JSON") from None

@@ -65,17 +65,10 @@ TABLES: dict[str, dict[str, str]] = {
     },
 }
 
-PHASES = ("forward", "backward", "optimizer", "other")
 MOMENTS = ("init", "forward", "backward", "step", "peak")
-KINDS = (
-    "parameters",
-    "gradients",
-    "optimizer",
-    "activations",
-    "temporary",
-    "allocated",
-    "reserved",
-)
+"""When memory is looked at: before the step, after forward, backward and optimizer, and when it was most."""
+KINDS = ("parameters", "gradients", "optimizer", "activations", "temporary")
+"""What bytes are for. Beside these, `memory` holds what a CUDA allocator says: allocated and reserved."""
 
 
 def wire_bytes(op: str, payload_bytes: int, group_size: int) -> int:

@@ -137,8 +137,8 @@ def test_different_shapes_are_named_for_both_ranks():
 
     failed = failure(differ, world_size=2)
     assert "the ranks call different collectives" in failed.reason
-    assert "rank 0 calls allreduce of [2] Float" in failed.reason
-    assert "rank 1 calls allreduce of [3] Float" in failed.reason
+    assert "rank 0 calls all_reduce of (2,) float32" in failed.reason
+    assert "rank 1 calls all_reduce of (3,) float32" in failed.reason
 
 
 def test_the_peers_have_ended_when_the_failure_arrives(tmp_path):

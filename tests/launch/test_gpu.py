@@ -83,7 +83,7 @@ def test_ranks_stuck_in_nccl(check):
     with pytest.raises(tp.RanksStuck) as caught:
         tp.launch(first_reduces_alone, world_size=2, timeout=5, check=check)
     assert caught.value.missing == [1]
-    assert caught.value.stands[0].waits_in == "all_reduce of (2,) float32"
+    assert caught.value.states[0].waits_in == "all_reduce of (2,) float32"
 
 
 @pytest.mark.gpus

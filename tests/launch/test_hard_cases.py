@@ -20,7 +20,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import tp_teach as tp
 from tests.launch.processes import gone, ranks_of, wait_until
-from tp_teach.launch import parcel
+from tp_teach.launch import pickling
 
 
 def failure(fn, *args, **options):
@@ -198,7 +198,7 @@ NAMES = ["dataclass", "named tuple", "object", "torch.max"]
 
 @pytest.mark.parametrize("wrap", WRAPS, ids=NAMES)
 def test_a_view_leaves_the_rest_of_its_storage_behind(wrap):
-    assert len(parcel.pack_value(wrap(torch.zeros(1_000_000)[:4]), {})[0]) < 10_000
+    assert len(pickling.pack_value(wrap(torch.zeros(1_000_000)[:4]), {})[0]) < 10_000
 
 
 @pytest.mark.parametrize("wrap", [*WRAPS[1:], lambda tensor: {1, tensor}], ids=[*NAMES[1:], "set"])
@@ -222,7 +222,7 @@ def test_a_cuda_tensor_comes_home_on_the_cpu_wherever_it_is(wrap):
 @pytest.mark.parametrize("make", [lambda: torch.eye(2).to_sparse(), lambda: torch.ones(2, device="meta")])
 def test_a_tensor_without_plain_storage_comes_home_or_is_refused_in_words(make):
     try:
-        assert parcel.unpack_value(*parcel.pack_value(make(), {})).is_sparse
+        assert pickling.unpack_value(*pickling.pack_value(make(), {})).is_sparse
     except ValueError as refused:
         assert str(refused).startswith("the returned value")
 
@@ -311,7 +311,7 @@ def test_a_failure_pickles():
 
 
 def test_ranks_stuck_in_no_known_collective_can_still_be_told():
-    from tp_teach.launch.stand import Stand
+    from tp_teach.launch.state import RankState
 
-    error = tp.RanksStuck([Stand(0, "cell, line 1: new_group"), Stand(1, "", returned=True)], 2)
+    error = tp.RanksStuck([RankState(0, "cell, line 1: new_group"), RankState(1, "", over="returned")], 2)
     assert "rank 0" in str(error)

@@ -73,6 +73,7 @@ def test_a_failure_shows_the_cells_line_and_nothing_of_the_launcher(kernel):
         "RankFailed: rank 1 raised ValueError: does not divide",
         f'  File "Cell In[{number}]", line 3, in cut',
         "    raise ValueError('does not divide')",
+        "meanwhile: rank 0 waited in barrier",
     ]
 
 

@@ -25,10 +25,10 @@ def test_a_rank_that_has_returned_is_waited_for(check):
 
     error = stuck(first_reduces_alone, check=check)
     assert error.missing == [1]
-    assert [stand.rank for stand in error.stands] == [0, 1]
-    assert error.stands[0].waits_in == "all_reduce of (2, 3) float32"
-    assert error.stands[0].line.endswith("dist.all_reduce(torch.ones(2, 3))")
-    assert error.stands[1].returned
+    assert [state.rank for state in error.states] == [0, 1]
+    assert error.states[0].waits_in == "all_reduce of (2, 3) float32"
+    assert error.states[0].line.endswith("dist.all_reduce(torch.ones(2, 3))")
+    assert error.states[1].over == "returned"
     first, *table = str(error).splitlines()
     assert first == "rank 0 waited 2 s for rank 1"
     assert [row.split()[:2] for row in table] == [["rank", "0"], ["rank", "1"]]
@@ -42,8 +42,8 @@ def test_a_rank_that_does_something_else_shows_its_line():
 
     error = stuck(one_sleeps, world_size=3)
     assert error.missing == [2]
-    assert error.stands[2].line.endswith("time.sleep(1000)")
-    assert error.stands[2].line.startswith("test_stuck.py, line ")
+    assert error.states[2].line.endswith("time.sleep(1000)")
+    assert error.states[2].line.startswith("test_stuck.py, line ")
     assert str(error).splitlines()[0] == "ranks 0 and 1 waited 2 s for rank 2"
 
 
@@ -73,7 +73,7 @@ def test_the_call_that_waits_is_named(wait, call):
         if dist.get_rank() == 0:
             wait()
 
-    assert stuck(first_waits).stands[0].waits_in == call
+    assert stuck(first_waits).states[0].waits_in == call
 
 
 def test_full_tensor_on_one_rank():
@@ -82,7 +82,7 @@ def test_full_tensor_on_one_rank():
         if dist.get_rank() == 0:
             whole.full_tensor()
 
-    assert stuck(read_alone).stands[0].waits_in.startswith("full_tensor")
+    assert stuck(read_alone).states[0].waits_in.startswith("full_tensor")
 
 
 def test_a_long_computation_is_not_ended():

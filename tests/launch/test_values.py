@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import tp_teach as tp
-from tp_teach.launch import parcel
+from tp_teach.launch import pickling
 
 
 @dataclass
@@ -116,12 +116,12 @@ def test_parameters_come_home_as_plain_tensors():
 )
 def test_a_view_leaves_the_rest_of_its_storage_behind(wrap):
     large = torch.zeros(1_000_000)
-    assert len(parcel.pack_value(wrap(large[:4]), {})[0]) < 10_000
+    assert len(pickling.pack_value(wrap(large[:4]), {})[0]) < 10_000
 
 
 @pytest.mark.parametrize("view", [torch.ones(3).expand(1000, 3), torch.arange(6).view(2, 3).t(), torch.empty(0)])
 def test_odd_strides_keep_their_values(view):
-    assert torch.equal(parcel.unpack_value(*parcel.pack_value(view, {})), view)
+    assert torch.equal(pickling.unpack_value(*pickling.pack_value(view, {})), view)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_what_cannot_travel_out_is_refused_before_a_start(tmp_path):
         ((os.getpid,), {"world_size": 1, "timeout": float("inf")}, ValueError, "timeout=inf does not work"),
         ((os.getpid,), {"world_size": 1, "timeout": float("nan")}, ValueError, "timeout=nan does not work"),
         ((os.getpid,), {"world_size": 1, "device": "tpu"}, ValueError, "device='tpu' is not known"),
-        ((rank_plus,), {"world_size": 1}, TypeError, "the 0 arguments do not fit rank_plus(number)"),
-        ((rank_plus, 1, 2), {"world_size": 1}, TypeError, "the 2 arguments do not fit rank_plus(number)"),
+        ((rank_plus,), {"world_size": 1}, TypeError, "0 arguments do not fit rank_plus(number)"),
+        ((rank_plus, 1, 2), {"world_size": 1}, TypeError, "2 arguments do not fit rank_plus(number)"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments, options, error, sentence):

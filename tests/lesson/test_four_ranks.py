@@ -45,13 +45,13 @@ def off_the_end():
         (right_row, "ok"),
         (None, "no answer"),
         (no_return, "return"),
-        (whole_matrix, "shape"),
+        (whole_matrix, "whole 4 x 4 matrix"),
         (first_row, "get_rank"),
         (always_four, "with 3 ranks"),
         (a_list, "a tensor"),
-        (next_row, "identity"),
+        (next_row, "rank 0 returned [0.0, 0.0, 0.0, 1.0], which is not its row"),
         (off_the_end, "IndexError"),
-        (7, "callable"),
+        (7, "the function itself"),
     ],
 )
 def test_own_row(answer, says):
@@ -79,7 +79,9 @@ def harmless():
         (puzzle, {"missing": None, "call": None}, "fill in both"),
         (puzzle, {"missing": [0], "call": "barrier"}, "other ranks"),
         (puzzle, {"missing": [3], "call": "all_reduce"}, "another call"),
-        (puzzle, {"rank": 3}, "keys"),
+        (puzzle, {"missing": [3], "call": dist.barrier}, "ok"),
+        (puzzle, {"missing": 3, "call": "barrier"}, "a list of ranks"),
+        (puzzle, {"rank": 3}, "under the names"),
         (harmless, {"missing": [3], "call": "barrier"}, "unchanged"),
     ],
 )

@@ -84,7 +84,7 @@ def test_alt_text_holds_exact_bytes_and_shapes():
     alt = shards(samples.toy(4)).alt
     assert "layers.0–3.fc1.weight (4 layers): (384, 96), 147,456 bytes (144 KiB), Shard(0): " in alt
     assert "each of 4 ranks holds (96, 96), 36,864 bytes (36 KiB)" in alt
-    assert "token_emb.weight: (256, 96), 98,304 bytes (96 KiB), whole on ranks 0–3." in alt
+    assert "token_emb.weight: (256, 96), 98,304 bytes (96 KiB), a plain tensor on ranks 0–3." in alt
     run = samples.toy(4)
     one = int(run.shards.loc[run.shards["rank"] == 0, "local_bytes"].sum())
     whole = int(run.shards.loc[run.shards["rank"] == 0, "global_bytes"].sum())
@@ -133,7 +133,7 @@ def test_layers_that_are_cut_otherwise_are_drawn_apart():
     run.shards.loc[odd, "local_bytes"] = run.shards.loc[odd, "global_bytes"]
     alt = shards(run).alt
     assert "layers.0–1, 3.fc1.weight (3 layers)" in alt
-    assert "layers.2.fc1.weight: (384, 96), 147,456 bytes (144 KiB), whole on ranks 0–3." in alt
+    assert "layers.2.fc1.weight: (384, 96), 147,456 bytes (144 KiB), a plain tensor on ranks 0–3." in alt
 
 
 def test_a_three_dimensional_parameter_is_drawn_by_the_dimensions_that_are_cut():
@@ -145,7 +145,7 @@ def test_a_three_dimensional_parameter_is_drawn_by_the_dimensions_that_are_cut()
 
 def test_parameters_may_be_names_or_patterns():
     run = samples.toy(4)
-    assert shards(run, ["head.bias"]).alt.count("whole on") == 1
+    assert shards(run, ["head.bias"]).alt.count("a plain tensor on") == 1
     alt = shards(run, "layers.0.fc*").alt
     assert "layers.0.fc1.weight: " in alt and "layers.0.fc2.weight: " in alt and "head" not in alt
 

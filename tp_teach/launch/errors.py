@@ -30,30 +30,30 @@ class RankFailed(LaunchError):
 class RanksStuck(LaunchError):
     """Some ranks waited for others longer than the timeout.
 
-    `stands` says where each rank stood: a list of `Stand`, by rank. `missing` are the ranks that were waited for.
+    `states` says where each rank stood: a list of `RankState`, by rank. `missing` are the ranks that were waited for.
     """
 
-    def __init__(self, stands: list, timeout: float) -> None:
-        self.stands, self.timeout = stands, timeout
-        self.missing = [stand.rank for stand in stands if not stand.waits_in]
-        waiting = [stand.rank for stand in stands if stand.waits_in]
+    def __init__(self, states: list, timeout: float) -> None:
+        self.states, self.timeout = states, timeout
+        self.missing = [state.rank for state in states if not state.waits_in]
+        waiting = [state.rank for state in states if state.waits_in]
         if self.missing and waiting:
             first = f"{ranks(waiting)} waited {timeout:g} s for {ranks(self.missing)}"
         else:
             first = f"the ranks waited {timeout:g} s, but did not meet in one call"
-        width = max(len(stand.doing) for stand in stands)
-        table = "\n".join(f"  rank {s.rank}  {s.doing:<{width}}  {s.line}".rstrip() for s in stands)
+        width = max(len(state.doing) for state in states)
+        table = "\n".join(f"  rank {s.rank}  {s.doing:<{width}}  {s.line}".rstrip() for s in states)
         super().__init__(f"{first}\n{table}")
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.stands, self.timeout)
+        return type(self), (self.states, self.timeout)
 
 
-def meanwhile(stands: list) -> str:
+def meanwhile(states: list) -> str:
     """One line that says what ranks did: `meanwhile: ranks 0 and 1 waited in barrier, rank 3 had returned`."""
     groups: dict[str, list[int]] = {}
-    for stand in stands:
-        groups.setdefault(stand.did, []).append(stand.rank)
+    for state in states:
+        groups.setdefault(state.did, []).append(state.rank)
     return "meanwhile: " + ", ".join(f"{ranks(who)} {did}" for did, who in groups.items()) if groups else ""
 
 

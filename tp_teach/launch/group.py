@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankInfo:
     """A rank's place in its world. `local_size` ranks are on this machine; `timeout` is seconds a collective."""
 
     rank: int
@@ -28,30 +28,30 @@ class Seat:
 
 
 @contextmanager
-def process_group(seat: Seat, store: dist.Store | None) -> Iterator[None]:
+def process_group(info: RankInfo, store: dist.Store | None) -> Iterator[None]:
     """Join the default process group; without a store, as torchrun's variables say."""
-    os.environ["TP_TEACH_DEVICE"] = seat.device
+    os.environ["TP_TEACH_DEVICE"] = info.device
     # With NCCL too, waiting then happens in the call, so that a rank that waits can say where.
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
-    if seat.local_size == seat.world_size:
+    if info.local_size == info.world_size:
         # Without this Gloo and NCCL look up the host's name, which fails on a laptop without a network.
         loopback = "lo0" if sys.platform == "darwin" else "lo"
         os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
-    torch.set_num_threads(max(1, _cores() // seat.local_size))
-    dist.set_debug_level(dist.DebugLevel.DETAIL if seat.check else dist.DebugLevel.OFF)
-    device = torch.device(seat.device)
+    torch.set_num_threads(max(1, _cores() // info.local_size))
+    dist.set_debug_level(dist.DebugLevel.DETAIL if info.check else dist.DebugLevel.OFF)
+    device = torch.device(info.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # Groups that the function makes, a mesh's too, take these and not the default group's.
-    timeout = timedelta(seconds=seat.timeout)
+    timeout = timedelta(seconds=info.timeout)
     distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = timeout
     dist.init_process_group(
-        seat.backend,
+        info.backend,
         store=store,
-        rank=seat.rank,
-        world_size=seat.world_size,
+        rank=info.rank,
+        world_size=info.world_size,
         timeout=timeout,
-        device_id=device if seat.backend == "nccl" else None,
+        device_id=device if info.backend == "nccl" else None,
     )
     try:
         yield

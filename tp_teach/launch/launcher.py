@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tp_teach.launch import parcel, server, worker
+from tp_teach.launch import pickling, server, worker
 from tp_teach.launch.devices import Choice, choose_here
 from tp_teach.launch.errors import LaunchError
 from tp_teach.launch.output import Output, Show
@@ -33,8 +33,9 @@ def launch(
     """Run `fn(*args)` on `world_size` real processes and bring what they return and measure home as one `Run`.
 
     `fn` is ordinary torch.distributed code and may be defined in a notebook cell. Each rank starts clean, with the
-    default process group joined; `tp.device()` is its device. Anything that pickles may be returned; CUDA tensors
-    come home on the CPU.
+    default process group joined; `tp.device()` is its device. Tensors, plain data and your own objects may be
+    returned; CUDA tensors come home on the CPU, and a DTensor, a module or a process group is refused with what to
+    return instead.
 
     Devices: as many GPUs as ranks give NCCL with rank r on `cuda:r`, anything else the CPU with Gloo. `device="cuda"`
     with fewer GPUs than ranks lets the ranks share them, with Gloo: real memory, meaningless speed. With Gloo a
@@ -51,6 +52,7 @@ def launch(
     `check_ranks(world_size)` is asked too. Then `RankFailed` when a rank raises or dies, and `RanksStuck` when ranks
     wait longer than the timeout. No process is left behind, whichever way it ends.
     """
+    __tracebackhide__ = True
     _check_options(world_size, timeout, show)
     _check_call(fn, args, world_size)
     with ranks(world_size=world_size, device=device, backend=backend, timeout=timeout, check=check, show=show) as these:
@@ -59,8 +61,8 @@ def launch(
 
 @contextmanager
 def ranks(
-    *,
     world_size: int,
+    *,
     device: str | None = None,
     backend: str | None = None,
     timeout: float = 60.0,
@@ -75,14 +77,15 @@ def ranks(
 
     Options and errors are those of `tp.launch`.
     """
+    __tracebackhide__ = True
     _check_options(world_size, timeout, show)
     choice = choose_here(world_size, device, backend)
     server.warm()
     with tempfile.TemporaryDirectory(prefix="tp_teach-", ignore_cleanup_errors=True) as folder:
-        orders = worker.Orders(
+        options = worker.LaunchOptions(
             world_size, choice.devices, choice.backend, float(timeout), check, folder, dict(os.environ)
         )
-        these = WarmRanks(Ranks(orders), choice, Output(folder, world_size, show))
+        these = WarmRanks(Ranks(options), choice, Output(folder, world_size, show))
         try:
             these.processes.start()
             yield these
@@ -102,10 +105,11 @@ class WarmRanks:
 
     def launch(self, fn: Callable[..., Any], *args: Any) -> Run:
         """`tp.launch(fn, *args)` on these processes. Raises RuntimeError when they are over."""
+        __tracebackhide__ = True
         if self.over:
             raise RuntimeError(f"these ranks are over: {self.over}; open a new `with tp.ranks(…)`")
         _check_call(fn, args, self.choice.world_size)
-        call = parcel.pack_call(fn, args)
+        call = pickling.pack_call(fn, args)
         failed = True
         try:
             answers = self.processes.call(call, self.output)
@@ -117,7 +121,7 @@ class WarmRanks:
             raise
         finally:
             printed = self.output.show_rest(failed)
-        values = [parcel.unpack_value(answer.value, buffers) for answer, buffers in answers]
+        values = [pickling.unpack_value(answer.value, buffers) for answer, buffers in answers]
         world = world_of(self.choice.backend, self.choice.devices, self.choice.reason)
         return Run.from_logs(world, [answer.log for answer, _ in answers], values, printed)
 
@@ -129,7 +133,8 @@ def _check_call(fn: Any, args: tuple, world_size: int) -> None:
         inspect.signature(fn).bind(*args)
     except TypeError as error:
         name = getattr(fn, "__name__", repr(fn))
-        raise TypeError(f"the {len(args)} arguments do not fit {name}{inspect.signature(fn)}: {error}") from None
+        given = "1 argument does" if len(args) == 1 else f"{len(args)} arguments do"
+        raise TypeError(f"{given} not fit {name}{inspect.signature(fn)}: {error}") from None
     except ValueError:
         pass  # a builtin that does not tell its signature
     for arg in args:

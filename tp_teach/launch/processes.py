@@ -18,7 +18,7 @@ from tp_teach.launch import server, worker
 from tp_teach.launch.bar import Bar, Report
 from tp_teach.launch.errors import RankFailed, RanksStuck, meanwhile
 from tp_teach.launch.output import Output
-from tp_teach.launch.stand import Stand
+from tp_teach.launch.state import RankState
 
 # After a first failure, the time in which other ranks may report theirs, in seconds.
 GRACE = 0.25
@@ -28,26 +28,26 @@ _start_lock = threading.Lock()
 class Ranks:
     """The processes, and the lines to them."""
 
-    def __init__(self, orders: worker.Orders) -> None:
-        self.orders = orders
+    def __init__(self, options: worker.LaunchOptions) -> None:
+        self.options = options
         self.processes: list[Any] = []
         self.lines: list[Connection] = []
         self.lifelines: list[Connection] = []
         self.answers: dict[int, tuple[worker.Returned, list[bytearray]]] = {}
         self.failures: dict[int, worker.Raised | int] = {}  # a report, or the exit code of a rank that left none
-        self.asked: dict[int, Stand] = {}
+        self.asked: dict[int, RankState] = {}
         self.bar = Bar()
 
     def start(self) -> None:
         """Start all ranks. They join their process group while this returns."""
         context = mp.get_context("forkserver" if server.available() else "spawn")
-        for rank in range(self.orders.world_size):
+        for rank in range(self.options.world_size):
             ours, theirs = context.Pipe()
             end, lifeline = context.Pipe(duplex=False)
             self.lines.append(ours)
             self.lifelines.append(lifeline)
             process = context.Process(
-                target=worker.main, args=(rank, theirs, end, self.orders), name=f"tp_teach rank {rank}"
+                target=worker.main, args=(rank, theirs, end, self.options), name=f"tp_teach rank {rank}"
             )
             with _start_lock, _Hidden("__main__"):
                 process.start()
@@ -62,14 +62,14 @@ class Ranks:
             with suppress(OSError):  # a rank that is gone is found below
                 line.send(call)
         try:
-            while len(self.answers) < self.orders.world_size:
+            while len(self.answers) < self.options.world_size:
                 self._take(timeout=0.1)
                 output.show_rank_0()
                 if self.failures:
                     self._fail()
         finally:
             self.bar.close()
-        return [self.answers[rank] for rank in range(self.orders.world_size)]
+        return [self.answers[rank] for rank in range(self.options.world_size)]
 
     def dismiss(self) -> None:
         """Tell the ranks that no call will come, and wait until they have ended."""
@@ -92,7 +92,7 @@ class Ranks:
 
     def _take(self, timeout: float) -> None:
         """Read what has arrived of ranks that have not ended: answers, failures, and where a rank stands."""
-        open_ranks = [rank for rank in range(self.orders.world_size) if rank not in self.answers | self.failures]
+        open_ranks = [rank for rank in range(self.options.world_size) if rank not in self.answers | self.failures]
         lines = {self.lines[rank]: rank for rank in open_ranks}
         ends = {self.processes[rank].sentinel: rank for rank in open_ranks}
         for item in wait([*lines, *ends], timeout):
@@ -119,50 +119,50 @@ class Ranks:
 
     def _fail(self) -> NoReturn:
         until = time.monotonic() + GRACE
-        while time.monotonic() < until and len(self.answers) + len(self.failures) < self.orders.world_size:
+        while time.monotonic() < until and len(self.answers) + len(self.failures) < self.options.world_size:
             self._take(timeout=0.05)
         kinds = {rank: "died" if isinstance(what, int) else what.kind for rank, what in self.failures.items()}
         # What happened to a rank by itself comes before what others suffered from it.
         worst = min(kinds.values(), key=("error", "died", "timeout", "peer").index)
         if worst == "timeout":
-            raise RanksStuck(self._stands(), self.orders.timeout)
+            raise RanksStuck(self._states(), self.options.timeout)
         rank = min(rank for rank in kinds if kinds[rank] == worst)
-        others = meanwhile([stand for stand in self._settled() if stand.rank != rank])
+        others = meanwhile([state for state in self._settled() if state.rank != rank])
         failure = self.failures[rank]
         if isinstance(failure, int):
-            raise RankFailed(rank, _why_ended(failure, self.orders.check), others=others)
+            raise RankFailed(rank, _why_ended(failure, self.options.check), others=others)
         raise RankFailed(rank, failure.reason, failure.error, failure.traceback, others)
 
-    def _settled(self) -> list[Stand]:
+    def _settled(self) -> list[RankState]:
         """Where the ranks stand once each of them is over or waits; what they do until then is chance."""
         until = time.monotonic() + 2 * GRACE
-        stands = self._stands()
-        while not all(stand.over or stand.waits_in for stand in stands) and time.monotonic() < until:
+        states = self._states()
+        while not all(state.over or state.waits_in for state in states) and time.monotonic() < until:
             self._take(timeout=0.05)
-            stands = self._stands()
-        return stands
+            states = self._states()
+        return states
 
-    def _stands(self) -> list[Stand]:
+    def _states(self) -> list[RankState]:
         """Where every rank stands; those that still run are asked."""
         self.asked = {}
-        running = [rank for rank in range(self.orders.world_size) if rank not in self.answers | self.failures]
+        running = [rank for rank in range(self.options.world_size) if rank not in self.answers | self.failures]
         for rank in running:
             with suppress(OSError):
                 self.lines[rank].send("where")
         until = time.monotonic() + 2 * GRACE
         while set(running) - set(self.asked | self.answers | self.failures) and time.monotonic() < until:
             self._take(timeout=0.05)
-        return [self._stand(rank) for rank in range(self.orders.world_size)]
+        return [self._state(rank) for rank in range(self.options.world_size)]
 
-    def _stand(self, rank: int) -> Stand:
+    def _state(self, rank: int) -> RankState:
         if rank in self.answers:
-            return self.answers[rank][0].stand
+            return self.answers[rank][0].state
         if rank in self.failures:
             failure = self.failures[rank]
             if isinstance(failure, int):
-                return Stand(rank, "", over="ended")
-            return failure.stand if failure.kind == "timeout" else Stand(rank, "", over="raised")
-        return self.asked.get(rank, Stand(rank, "no answer: it is inside native code"))
+                return RankState(rank, "", over="ended")
+            return failure.state if failure.kind == "timeout" else RankState(rank, "", over="raised")
+        return self.asked.get(rank, RankState(rank, "no answer: it is inside native code"))
 
 
 class _Hidden:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from tp_teach.launch.stand import LAUNCH, NOT_THE_LEARNER, TORCH
+from tp_teach.launch.state import LAUNCH, NOT_THE_LEARNER, TORCH
 
 _WAITED_TOO_LONG = re.compile(r"timed? ?out|monitoredBarrier|watchdog", re.IGNORECASE)
 _PEER_IS_GONE = re.compile(
@@ -51,11 +51,21 @@ def reason(error: BaseException) -> str:
     text = text_of(error)
     if text.startswith("Detected mismatch between collectives"):
         sides = _FINGERPRINT.findall(text)
-        said = ", ".join(
-            f"rank {rank} calls {op.lower()} of [{shape}] {dtype}".rstrip() for rank, op, shape, dtype in sides
-        )
+        said = ", ".join(f"rank {rank} calls {_in_words(op, shape, dtype)}" for rank, op, shape, dtype in sides)
         return f"the ranks call different collectives: {said}" if said else text
     return text
+
+
+def _in_words(op: str, shape: str, dtype: str) -> str:
+    """torch's `ALLREDUCE`, `3, 4` and `Float` as `all_reduce of (3, 4) float32`."""
+    name = op.lower().strip("_").removesuffix("_base")
+    for run_together, apart in (("allreduce", "all_reduce"), ("allgather", "all_gather"), ("alltoall", "all_to_all")):
+        name = name.replace(run_together, apart)
+    if not shape:
+        return name
+    sizes = shape if "," in shape else f"{shape},"
+    dtypes = {"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64", "Int": "int32"}
+    return f"{name} of ({sizes}) {dtypes.get(dtype, dtype.lower())}"
 
 
 def own_lines(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from tp_teach.launch.devices import choose_here
-from tp_teach.launch.group import Seat, process_group
+from tp_teach.launch.group import RankInfo, process_group
 from tp_teach.run import Run, world_of
 from tp_teach.tables import Log, current_log
 
@@ -42,7 +42,9 @@ def join(
     token = current_log.set(log)
     try:
         device_name = choice.devices[local_rank]
-        with process_group(Seat(rank, world_size, local_size, choice.backend, device_name, timeout, check), store=None):
+        with process_group(
+            RankInfo(rank, world_size, local_size, choice.backend, device_name, timeout, check), store=None
+        ):
             mine = (device_name, fn(*args), log)
             everyone: list | None = [None] * world_size if rank == 0 else None
             dist.gather_object(mine, everyone, dst=0)

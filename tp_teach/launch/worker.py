@@ -18,14 +18,15 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tp_teach.launch import parcel, report, stand
+from tp_teach.launch import pickling, report
 from tp_teach.launch.bar import report_to
-from tp_teach.launch.group import Seat, process_group
+from tp_teach.launch.group import RankInfo, process_group
+from tp_teach.launch.state import RankState, of_exception, of_thread
 from tp_teach.tables import Log, current_log
 
 
 @dataclass(frozen=True)
-class Orders:
+class LaunchOptions:
     """What every rank is told at its start."""
 
     world_size: int
@@ -44,7 +45,7 @@ class Returned:
     value: bytes
     sizes: list[int]
     log: Log
-    stand: stand.Stand
+    state: RankState
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ class Raised:
     error: str
     reason: str
     traceback: str
-    stand: stand.Stand
+    state: RankState
 
 
-class Desk:
+class RankConnection:
     """This rank's end of the line to the launcher. Its thread answers while the function runs or hangs."""
 
     def __init__(self, rank: int, line: Connection) -> None:
@@ -66,7 +67,7 @@ class Desk:
         self.lock = threading.Lock()
         self.calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.main_thread = threading.main_thread().ident
-        threading.Thread(target=self._listen, daemon=True, name="tp_teach-desk").start()
+        threading.Thread(target=self._listen, daemon=True, name="tp_teach-connection").start()
 
     def send(self, message: Any, buffers: list[PickleBuffer] = ()) -> None:
         with self.lock:
@@ -78,7 +79,7 @@ class Desk:
         try:
             while (message := self.line.recv()) is not None:
                 if message == "where":
-                    self.send(stand.of_thread(self.rank, sys._current_frames().get(self.main_thread)))
+                    self.send(of_thread(self.rank, sys._current_frames().get(self.main_thread)))
                 else:
                     self.calls.put(message)
             self.calls.put(None)
@@ -87,33 +88,33 @@ class Desk:
             end_group()
 
 
-def main(rank: int, line: Connection, lifeline: Connection, orders: Orders) -> None:
+def main(rank: int, line: Connection, lifeline: Connection, options: LaunchOptions) -> None:
     """The body of a rank's process: calls come over the line until the launcher has no more."""
-    if not os.path.isdir(orders.folder):
+    if not os.path.isdir(options.folder):
         return  # the launch was given up while this process started
-    _prepare(rank, lifeline, orders)
-    desk = Desk(rank, line)
+    _prepare(rank, lifeline, options)
+    connection = RankConnection(rank, line)
     if rank == 0:
-        report_to.set(desk.send)
-    seat = Seat(
+        report_to.set(connection.send)
+    info = RankInfo(
         rank,
-        orders.world_size,
-        orders.world_size,
-        orders.backend,
-        orders.devices[rank],
-        orders.timeout,
-        orders.check,
+        options.world_size,
+        options.world_size,
+        options.backend,
+        options.devices[rank],
+        options.timeout,
+        options.check,
     )
     try:
-        store = dist.FileStore(os.path.join(orders.folder, "rendezvous"), orders.world_size)
-        with process_group(seat, store):
-            while (call := desk.calls.get()) is not None:
-                _answer(desk, *_run(rank, call))
-            if orders.backend == "gloo":
-                end_group()  # the system closes a process's connections in a tenth of the time that Gloo takes
+        store = dist.FileStore(os.path.join(options.folder, "rendezvous"), options.world_size)
+        with process_group(info, store):
+            while (call := connection.calls.get()) is not None:
+                _answer(connection, *_run(rank, call))
+            if options.backend == "gloo":
+                end_group()  # the system closes a process's connections sooner than Gloo does
     except Exception as error:  # the process group itself could not be joined
-        _answer(desk, _raised(rank, error))
-        desk.calls.get()
+        _answer(connection, _raised(rank, error))
+        connection.calls.get()
     end_group()
 
 
@@ -121,32 +122,32 @@ def _run(rank: int, call: bytes) -> tuple[Returned | Raised, list[PickleBuffer]]
     log = Log(rank)
     current_log.set(log)
     try:
-        fn, args, classes = parcel.unpack_call(call)
+        fn, args, classes = pickling.unpack_call(call)
         began = time.time()
         value = fn(*args)
         row = {"name": getattr(fn, "__name__", "call"), "kind": "compute", "start": began}
         log.add("timeline", [{**row, "seconds": time.time() - began}])
-        packed, buffers = parcel.pack_value(value, classes)
+        packed, buffers = pickling.pack_value(value, classes)
     except BaseException as error:  # SystemExit and KeyboardInterrupt of the function included
         return _raised(rank, error), []
     sizes = [buffer.raw().nbytes for buffer in buffers]
-    return Returned(packed, sizes, log, stand.Stand(rank, "", over="returned")), buffers
+    return Returned(packed, sizes, log, RankState(rank, "", over="returned")), buffers
 
 
-def _answer(desk: Desk, answer: Returned | Raised, buffers: list[PickleBuffer] = ()) -> None:
+def _answer(connection: RankConnection, answer: Returned | Raised, buffers: list[PickleBuffer] = ()) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(ValueError, AttributeError):  # the function may have closed or replaced them
             stream.flush()
-    desk.send(answer, buffers)
+    connection.send(answer, buffers)
 
 
 def _raised(rank: int, error: BaseException) -> Raised:
     kind = report.kind(error)
-    where = stand.of_exception(rank, error, waited=kind == "timeout")
+    where = of_exception(rank, error, waited=kind == "timeout")
     return Raised(kind, type(error).__name__, report.reason(error), report.own_lines(error), where)
 
 
-def _prepare(rank: int, lifeline: Connection, orders: Orders) -> None:
+def _prepare(rank: int, lifeline: Connection, options: LaunchOptions) -> None:
     """Make this copy of the fork server a process of its own."""
     gc.freeze()  # what the fork server loaded stays shared, and is not searched for tensors
     if hasattr(os, "setsid"):
@@ -154,13 +155,13 @@ def _prepare(rank: int, lifeline: Connection, orders: Orders) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         _end_when_closed(lifeline)
-    _capture_output(orders.folder, rank)
+    _capture_output(options.folder, rank)
     # A fork server keeps the environment of its own start, and what a launcher around us has set is not ours.
     os.environ.clear()
-    os.environ.update(orders.environment)
+    os.environ.update(options.environment)
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
-    size = str(orders.world_size)
+    size = str(options.world_size)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
     # What the function starts, such as a DataLoader's workers, starts as usual: a fork server of the rank's own
     # would import torch for each.

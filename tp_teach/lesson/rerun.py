@@ -55,7 +55,7 @@ def canonical(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The notebook with cells numbered from 1, and without what changes from machine to machine."""
     notebook.metadata = nbformat.from_dict(
         {
-            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
             "language_info": {"name": "python"},
         }
     )

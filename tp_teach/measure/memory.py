@@ -15,9 +15,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from tp_teach.tables import KINDS
+
 
 @dataclass
-class Piece:
+class StorageRecord:
     """One storage. Its kind is settled by what it turns out to be for; until then it is temporary.
 
     `born` tells a storage that an operation made from one that was there before.
@@ -28,7 +30,7 @@ class Piece:
     born: bool = False
 
 
-class Ledger:
+class StorageTracker:
     """The live storages of one rank, by kind, and the largest sum they reached.
 
     Views, tied weights and re-used buffers share a storage, so they count once. What native code allocates and frees
@@ -36,10 +38,10 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._live: dict[int, tuple[weakref.ref, Piece]] = {}
+        self._live: dict[int, tuple[weakref.ref, StorageRecord]] = {}
         self._total = 0
         self._most = 0
-        self._at_most: list[Piece] = []
+        self._at_most: list[StorageRecord] = []
 
     def add(self, tensors: Iterable[torch.Tensor], kind: str | None = None, born: bool = False) -> None:
         """Count tensors, if their storages are not yet counted; name their kind, unless it is settled.
@@ -49,7 +51,7 @@ class Ledger:
         for storage in itertools.chain.from_iterable(map(storages, tensors)):
             key = storage._cdata
             if key not in self._live:
-                piece = Piece(storage.nbytes(), born=born)
+                piece = StorageRecord(storage.nbytes(), born=born)
                 self._live[key] = (weakref.ref(storage, lambda _, key=key: self._gone(key)), piece)
                 self._total += piece.nbytes
             piece = self._live[key][1]
@@ -58,11 +60,11 @@ class Ledger:
         if self._total > self._most:
             self._most, self._at_most = self._total, self.now()
 
-    def now(self) -> list[Piece]:
+    def now(self) -> list[StorageRecord]:
         """The pieces that live now. Read their kinds at the end, when they are settled."""
         return [piece for _, piece in self._live.values()]
 
-    def at_peak(self) -> list[Piece]:
+    def at_peak(self) -> list[StorageRecord]:
         """The pieces that lived when their sum was largest."""
         return self._at_most
 
@@ -99,9 +101,9 @@ def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) ->
     }
 
 
-def memory_rows(step: int, moment: str, pieces: list[Piece]) -> list[dict]:
+def memory_rows(step: int, moment: str, pieces: list[StorageRecord]) -> list[dict]:
     """Rows of the table `memory` for one moment: bytes by kind, zeros included."""
-    bytes_of = Counter(dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "temporary"), 0))
+    bytes_of = Counter(dict.fromkeys(KINDS, 0))
     for piece in pieces:
         bytes_of[piece.kind] += piece.nbytes
     return [{"step": step, "moment": moment, "kind": kind, "bytes": number} for kind, number in bytes_of.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -12,8 +13,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tp_teach.measure.collectives import read
-from tp_teach.measure.memory import Ledger, Piece, allocated_rows, memory_rows, state_of
+from tp_teach.measure.collectives import NAMESPACES, read
+from tp_teach.measure.memory import StorageRecord, StorageTracker, allocated_rows, memory_rows, state_of
 from tp_teach.measure.modules import ModuleNames
 from tp_teach.measure.shards import shard_rows
 from tp_teach.tables import record, wire_bytes
@@ -26,6 +27,7 @@ def measure(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
     What it saw comes home in the `Run`: `shards` (who holds what), `comm` (each collective with its phase, module,
     payload and ring bytes) and `memory` (bytes by kind at each moment: init, forward, backward, step, peak; on CUDA
     the allocator's own numbers beside them). `step` is written in the rows. The step runs slower while it is watched.
+    Outside a launched rank nothing is kept.
 
     Forward begins with the model's call and lasts until backward; what lies outside forward, backward and
     `optimizer.step()` is called other.
@@ -36,6 +38,9 @@ def measure(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, st
         yield
     watch.finish()
 
+
+PAUSE = 0.01
+"""Seconds given to the threads of the backend after a collective, in a measured step only."""
 
 _watching: ContextVar[_Watch | None] = ContextVar("tp_teach_watching", default=None)
 
@@ -48,12 +53,13 @@ class _Watch(TorchDispatchMode):
         self.model, self.optimizer, self.step = model, optimizer, step
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.phase = self.outside = "other"
-        self.ledger = Ledger()
+        self.ledger = StorageTracker()
         self.modules = ModuleNames(model)
         self.comm: list[dict] = []
-        self.moments: dict[str, list[Piece]] = {}
+        self.moments: dict[str, list[StorageRecord]] = {}
         self.allocator: dict[str, list[dict]] = {}
         self.around = _watching.get()
+        self.unsettled = False
 
     def enter(self, stack: ExitStack) -> None:
         """Put the hooks in place; the stack takes them away, after an error too."""
@@ -97,9 +103,11 @@ class _Watch(TorchDispatchMode):
         kwargs = kwargs or {}
         if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
             return NotImplemented  # DTensor answers with operations on its local tensors, which come by here
+        self._settle_collectives()
         self._settle_phase()
         collective = read(func, args, kwargs)
         result = func(*args, **kwargs)
+        self.unsettled = func.namespace in NAMESPACES
         if collective is not None:
             self.comm.append(
                 {
@@ -120,6 +128,15 @@ class _Watch(TorchDispatchMode):
         self.ledger.add(made, born=self.phase in ("forward", "backward"))
         return result
 
+    def _settle_collectives(self) -> None:
+        """Let Gloo's thread drop the tensors of the call before: it waits for Python's lock to do so.
+
+        Without this pause their bytes are counted, or not, by chance.
+        """
+        if self.unsettled:
+            time.sleep(PAUSE)
+            self.unsettled = False
+
     def _settle_phase(self) -> None:
         """Autograd tells by itself when backward runs."""
         in_backward = torch._C._current_graph_task_id() != -1
@@ -135,6 +152,7 @@ class _Watch(TorchDispatchMode):
             self.phase = self.outside
 
     def _mark(self, moment: str) -> None:
+        self._settle_collectives()
         self.moments[moment] = self.ledger.now()
         if self.device.type == "cuda":
             self.allocator[moment] = allocated_rows(self.device, self.step, moment)

@@ -52,7 +52,7 @@ class TrainConfig:
     num_workers: int = 4
     """processes that load data for rank 0"""
     num_epochs: int = 1
-    """at least 1; max_steps decides when training ends, and the data start over as often as that takes"""
+    """has no effect: max_steps decides when training ends, and the data start over as often as that takes"""
     max_steps: int = 100
     """optimizer steps"""
     lr: float = 1e-4
@@ -94,6 +94,11 @@ class TrainConfig:
             raise ValueError(
                 f"batch_size={self.batch_size} is larger than the data; use at most num_samples={self.num_samples}"
             )
+
+    @property
+    def measured_step(self) -> int:
+        """The step that training measures: the second, in which the optimizer's state is there, if there is one."""
+        return min(1, self.max_steps - 1)
 
     def check_ranks(self, world_size: int) -> None:
         """Raise ValueError unless `hidden_dim` divides over `world_size` ranks. `tp.launch` asks before it starts."""

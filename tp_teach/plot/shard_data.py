@@ -132,7 +132,8 @@ def in_words(cut: Cut) -> str:
     name = cut.label + (f" ({cut.times[2:]})" if cut.times else "")
     head = f"{name}: {shape_in_words(cut.shape)}, {exact(cut.size)}"
     if cut.is_whole:
-        return f"{head}, whole on {ranks_in_words([block.rank for block in cut.blocks])}."
+        what = "a plain tensor" if cut.placement == "plain" and len(cut.blocks) > 1 else "whole"
+        return f"{head}, {what} on {ranks_in_words([block.rank for block in cut.blocks])}."
     held: dict[tuple, list[int]] = {}
     for block in cut.blocks:
         held.setdefault((block.shape, block.size), []).append(block.rank)

@@ -116,7 +116,9 @@ def _bytes(sizes: list[int]) -> str:
 
 
 def _cards(page: Page, y: float, drawn: list[Cut], ranks: list[int]) -> float:
-    everywhere = f"Whole on each of {len(ranks)} ranks: copies, not parts"
+    everywhere = f"Copies: each of {len(ranks)} ranks holds them whole"
+    if any(_is_plain(cut) for cut in drawn):
+        everywhere = f"Not cut by torch: each of {len(ranks)} ranks has a plain tensor of its own"
     y = page.text(MARGIN, y, everywhere if len(ranks) > 1 else "Whole on the only rank", LABEL, weight="bold") + 0.1
     shown, rest = drawn, []
     if len(drawn) > MOST_CARDS:
@@ -151,6 +153,15 @@ def _card(page: Page, x: float, y: float, cut: Cut, width: float, ranks: list[in
     return max(bottom, page.lines(left, below, wrap([f for f in facts if f], room, SMALL, joint=" · ")))
 
 
+def _is_plain(cut: Cut) -> bool:
+    """Whether torch knows the tensor of each rank alone: copies if all ranks made it alike, parts if not."""
+    return cut.placement == "plain"
+
+
+def _if_copies(drawn: list[Cut], ranks: list[int]) -> str:
+    return " if plain tensors are copies" if len(ranks) > 1 and any(map(_is_plain, drawn)) else ""
+
+
 def _held(drawn: list[Cut], ranks: list[int]) -> tuple[list[int], int]:
     held = [sum(c.count * b.size for c in drawn for b in c.blocks if b.rank == rank) for rank in ranks]
     return held, sum(cut.count * cut.size for cut in drawn)
@@ -158,12 +169,15 @@ def _held(drawn: list[Cut], ranks: list[int]) -> tuple[list[int], int]:
 
 def _totals(drawn: list[Cut], ranks: list[int]) -> str:
     held, total = _held(drawn, ranks)
-    return f"Drawn here: {_bytes(held)} on a rank, {in_binary(total)} in the whole model."
+    return f"Drawn here: {_bytes(held)} on a rank, {in_binary(total)} in the whole model{_if_copies(drawn, ranks)}."
 
 
 def _alt(run: Run, drawn: list[Cut], ranks: list[int]) -> str:
     held, total = _held(drawn, ranks)
     least, most = min(held), max(held)
     share = exact(most) if least == most else f"from {exact(least)} to {exact(most)}"
+    once = _if_copies(drawn, ranks)
     head = f"Shard map, {counted(len(ranks), 'rank')}, {origin(run)}."
-    return " ".join([head, *map(in_words, drawn), f"Together: {share} on a rank, {exact(total)} in the whole model."])
+    return " ".join(
+        [head, *map(in_words, drawn), f"Together: {share} on a rank, {exact(total)} in the whole model{once}."]
+    )

@@ -91,7 +91,7 @@ def collectives(config: TrainConfig, world_size: int) -> list[dict]:
     calls += [("backward", f"layers.{layer}.fc1", "all_reduce", "float32", width, FLOAT) for layer in reversed(layers)]
     return [
         {
-            "step": measured_step(config),
+            "step": config.measured_step,
             "index": index,
             "phase": phase,
             "module": module,
@@ -116,7 +116,7 @@ def memory(config: TrainConfig, world_size: int, rank: int) -> list[dict]:
     parts = shards(config, world_size, rank)
     parameters = sum(row["local_bytes"] for row in parts)
     optimizer = 2 * parameters + FLOAT * len(parts)
-    first = measured_step(config) == 0
+    first = config.measured_step == 0
     # Gradients and optimizer state of the step before are there when the measured step begins.
     before = (0, 0) if first else (parameters, optimizer)
     at = {
@@ -126,7 +126,7 @@ def memory(config: TrainConfig, world_size: int, rank: int) -> list[dict]:
         "step": (parameters, optimizer, 0),
     }
     return [
-        {"step": measured_step(config), "moment": moment, "kind": kind, "bytes": number}
+        {"step": config.measured_step, "moment": moment, "kind": kind, "bytes": number}
         for moment, (gradients, state, saved) in at.items()
         for kind, number in zip(
             ("parameters", "gradients", "optimizer", "activations"),
@@ -148,8 +148,3 @@ def activations(config: TrainConfig, world_size: int) -> int:
     block = 2 * b * s * d + 2 * b * s + 2 * b * s * config.hidden_dim // world_size
     ends = b * s * d + 2 * b + b * d + b * config.num_classes + 1
     return FLOAT * (config.num_layers * block + ends) + INT * s
-
-
-def measured_step(config: TrainConfig) -> int:
-    """The step that `tp.train` measures: the second, in which the optimizer's state is there, if there is one."""
-    return min(1, config.max_steps - 1)

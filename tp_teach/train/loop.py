@@ -37,8 +37,10 @@ def train(config: TrainConfig, batches: Iterable[Batch] | None = None) -> float:
     measured, so that the optimizer's state is there. Every `log_every` steps, and at the last, loss, gradient norm,
     memory and elapsed seconds are recorded; rank 0 logs them too (logger `tp_teach.train`, level INFO).
 
-    Raises ValueError when `hidden_dim` does not divide by the ranks.
+    Raises ValueError when `hidden_dim` does not divide by the ranks, TypeError for another configuration.
     """
+    if not isinstance(config, TrainConfig):
+        raise TypeError(f"config={config!r} is not a TrainConfig; make one with TrainConfig.preset('classroom')")
     world_size, device = dist.get_world_size(), this_device()
     config.check_ranks(world_size)
     record_config(asdict(config))
@@ -75,7 +77,7 @@ def fit(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimizer,
     began = time.perf_counter()
     steps = progress(range(config.max_steps))
     for step in steps:
-        measured = step == min(1, config.max_steps - 1)
+        measured = step == config.measured_step
         with measure(model, optimizer, step=step) if measured else nullcontext():
             tokens, labels = next(batches)
             optimizer.zero_grad(set_to_none=True)

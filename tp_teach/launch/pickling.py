@@ -111,9 +111,9 @@ def _warn_of_luggage(fn: Any) -> None:
         )
 
 
-def unpack_call(parcel: bytes) -> tuple[Any, tuple, dict[type, str]]:
+def unpack_call(pickling: bytes) -> tuple[Any, tuple, dict[type, str]]:
     """The function, its arguments, and the classes that came with them; cells' lines become known to tracebacks."""
-    sources, call = cloudpickle.loads(parcel)
+    sources, call = cloudpickle.loads(pickling)
     for name, lines in sources.items():
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     fn, args = cloudpickle.loads(call)
@@ -138,9 +138,9 @@ def pack_value(value: Any, classes: Mapping[type, str]) -> tuple[bytes, list[Pic
     return file.getvalue(), buffers
 
 
-def unpack_value(parcel: bytes, buffers: Sequence[bytearray | PickleBuffer]) -> Any:
+def unpack_value(pickling: bytes, buffers: Sequence[bytearray | PickleBuffer]) -> Any:
     """Unpack what `pack_value` packed, as it came through the rank's own line."""
-    return cloudpickle.loads(parcel, buffers=buffers)
+    return cloudpickle.loads(pickling, buffers=buffers)
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> tuple:

@@ -1,4 +1,4 @@
-"""Where a rank stands: its line of the learner's code, and the call in which it waits for others."""
+"""Where a rank states: its line of the learner's code, and the call in which it waits for others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CALLS = frozenset(
 
 
 @dataclass(frozen=True)
-class Stand:
+class RankState:
     """`waits_in` is a call with its tensor, or None; `over` says how the function came to its end."""
 
     rank: int
@@ -53,21 +53,21 @@ class Stand:
         return f"waited in {self.waits_in}" if self.waits_in else "worked on"
 
 
-def of_thread(rank: int, frame: FrameType | None) -> Stand:
+def of_thread(rank: int, frame: FrameType | None) -> RankState:
     """Where a running thread stands, given its innermost frame."""
     return _read(rank, list(traceback.walk_stack(frame))[::-1])
 
 
-def of_exception(rank: int, error: BaseException, waited: bool) -> Stand:
+def of_exception(rank: int, error: BaseException, waited: bool) -> RankState:
     """Where an exception was raised; `waited` says that it reports a wait, in whatever call."""
-    stand = _read(rank, list(traceback.walk_tb(error.__traceback__)))
-    if waited and stand.waits_in is None:
+    state = _read(rank, list(traceback.walk_tb(error.__traceback__)))
+    if waited and state.waits_in is None:
         # A request that is awaited later, such as `dist.irecv(…).wait()`, has no Python frame of torch's.
-        return Stand(rank, stand.line, "wait()")
-    return stand
+        return RankState(rank, state.line, "wait()")
+    return state
 
 
-def _read(rank: int, stack: list[tuple[FrameType, int]]) -> Stand:
+def _read(rank: int, stack: list[tuple[FrameType, int]]) -> RankState:
     """Read a stack, outermost frame first, with the line that each frame is at."""
     line = ""
     for frame, number in stack:
@@ -75,7 +75,7 @@ def _read(rank: int, stack: list[tuple[FrameType, int]]) -> Stand:
         if not filename.startswith(NOT_THE_LEARNER):
             source = linecache.getline(filename, number).strip()
             line = f"{os.path.basename(filename)}, line {number}: {source}".rstrip(": ")
-    return Stand(rank, line, next(filter(None, (_call(frame) for frame, _ in stack)), None))
+    return RankState(rank, line, next(filter(None, (_call(frame) for frame, _ in stack)), None))
 
 
 def _call(frame: FrameType) -> str | None:
