@@ -50,6 +50,8 @@ class StorageTracker:
         """
         for storage in itertools.chain.from_iterable(map(storages, tensors)):
             key = storage._cdata
+            if storage.device.type == "meta":
+                continue  # DTensor tries an operation on tensors without memory, to learn its placements
             if key not in self._live:
                 piece = StorageRecord(storage.nbytes(), born=born)
                 self._live[key] = (weakref.ref(storage, lambda _, key=key: self._gone(key)), piece)
