@@ -50,8 +50,6 @@ class StorageTracker:
         """
         for storage in itertools.chain.from_iterable(map(storages, tensors)):
             key = storage._cdata
-            if storage.device.type == "meta":
-                continue  # DTensor tries an operation on tensors without memory, to learn its placements
             if key not in self._live:
                 piece = StorageRecord(storage.nbytes(), born=born)
                 self._live[key] = (weakref.ref(storage, lambda _, key=key: self._gone(key)), piece)
@@ -77,13 +75,16 @@ class StorageTracker:
 def storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     """This rank's storages behind a tensor: one, or those of a sparse tensor's indices and values.
 
+    None for a tensor without memory: DTensor tries operations on such ones, to learn placements and shapes.
+
     Raises NotImplementedError for the compressed sparse layouts, rather than miss their bytes.
     """
     # By attribute: to_local() and detach() are operations, and would themselves be measured.
     mine = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     mine = mine.elem if isinstance(mine, AsyncCollectiveTensor) else mine
     if mine.layout is torch.strided:
-        return [mine.untyped_storage()]
+        storage = mine.untyped_storage()
+        return [] if storage.device.type == "meta" else [storage]
     if mine.layout is torch.sparse_coo:
         with _disable_current_modes(), torch.no_grad():
             return [part.untyped_storage() for part in (mine._indices(), mine._values())]
