@@ -192,3 +192,80 @@ def test_ranks_that_fail_alike_are_told_in_one_line():
     with pytest.raises(tp.RankFailed, match="rank 0 raised") as failed:
         tp.launch(lambda: 1 / 0, world_size=3)
     assert failed.value.others == "meanwhile: ranks 1 and 2 raised too"
+
+
+class OfThisTest(Exception):
+    """Its second argument makes it impossible to unpickle."""
+
+    def __init__(self, text, needed):
+        super().__init__(text)
+        self.needed = lambda: needed
+
+
+class Broken(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        raise OfThisTest("in a worker", 1)
+
+
+class FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise OfThisTest("in backward", 1)
+
+
+def on_rank(rank):
+    if dist.get_rank() == rank:
+        raise OfThisTest("now", 1)
+    dist.barrier()
+
+
+def on_all(_):
+    raise OfThisTest("now", 1)
+
+
+def after_100_collectives(rank):
+    for _ in range(100):
+        dist.all_reduce(torch.ones(1))
+    on_rank(rank)
+
+
+def in_backward(rank):
+    x = torch.ones(2, requires_grad=True)
+    if dist.get_rank() == rank:
+        FailsBackward.apply(x).sum().backward()
+    dist.barrier()
+
+
+def in_a_loaders_worker(rank):
+    if dist.get_rank() == rank:
+        next(iter(torch.utils.data.DataLoader(Broken(), num_workers=1)))
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    ("fn", "rank"),
+    [
+        (on_rank, 0),
+        (on_rank, 3),
+        (on_all, 0),
+        (after_100_collectives, 2),
+        (in_backward, 1),
+        (in_a_loaders_worker, 1),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_rank_that_raises_is_named_wherever_it_raises(fn, rank):
+    with pytest.raises(tp.RankFailed) as failed:
+        tp.launch(fn, rank, world_size=4, show="none")
+    first = str(failed.value).splitlines()[0]
+    # A loader's worker hands an exception that it cannot pickle on as a RuntimeError that names it.
+    assert first.startswith(f"rank {rank} raised ") and "OfThisTest" in first
+    assert "test_failures.py" in failed.value.traceback and "meanwhile: ranks " in failed.value.others
+    assert len(str(failed.value).splitlines()) < 30

@@ -54,9 +54,9 @@ def launch(
     """
     __tracebackhide__ = True
     _check_options(world_size, timeout, show)
-    _check_call(fn, args, world_size)
+    call = _pack(fn, args, world_size)
     with ranks(world_size=world_size, device=device, backend=backend, timeout=timeout, check=check, show=show) as these:
-        return these.launch(fn, *args)
+        return these.run(call)
 
 
 @contextmanager
@@ -108,8 +108,11 @@ class WarmRanks:
         __tracebackhide__ = True
         if self.over:
             raise RuntimeError(f"these ranks are over: {self.over}; open a new `with tp.ranks(…)`")
-        _check_call(fn, args, self.choice.world_size)
-        call = pickling.pack_call(fn, args)
+        return self.run(_pack(fn, args, self.choice.world_size))
+
+    def run(self, call: bytes) -> Run:
+        """Have all ranks run a packed call."""
+        __tracebackhide__ = True
         failed = True
         try:
             answers = self.processes.call(call, self.output)
@@ -126,7 +129,9 @@ class WarmRanks:
         return Run.from_logs(world, [answer.log for answer, _ in answers], values, printed)
 
 
-def _check_call(fn: Any, args: tuple, world_size: int) -> None:
+def _pack(fn: Any, args: tuple, world_size: int) -> bytes:
+    """Check a function and its arguments, and pack them, all before a process starts."""
+    __tracebackhide__ = True
     if not callable(fn):
         raise TypeError(f"fn={fn!r} is not callable; pass the function that every rank runs")
     try:
@@ -140,6 +145,7 @@ def _check_call(fn: Any, args: tuple, world_size: int) -> None:
     for arg in args:
         if callable(ask := getattr(arg, "check_ranks", None)) and not isinstance(arg, type):
             ask(world_size)
+    return pickling.pack_call(fn, args)
 
 
 def _check_options(world_size: Any, timeout: Any, show: Any) -> None:
