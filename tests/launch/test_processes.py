@@ -1,6 +1,8 @@
 """Processes: none left behind, none in another's way."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -121,3 +123,18 @@ def test_a_launch_inside_a_rank():
         return tp.launch(inner, world_size=2).values
 
     assert tp.launch(outer, total, world_size=1).values == [[3, 3]]
+
+
+def test_the_folder_of_a_killed_launcher_is_removed_by_the_next_launch():
+    program = """
+import os, tp_teach as tp
+os.environ["LAUNCHER"] = str(os.getpid())
+tp.launch(lambda: os.kill(int(os.environ["LAUNCHER"]), 9), world_size=1)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(tp.__file__).parents[1])}
+    killed = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    assert killed.wait(timeout=60) == -9
+    left = list(Path(tempfile.gettempdir()).glob(f"tp_teach-{killed.pid}-*"))
+    assert len(left) == 1
+    tp.launch(os.getpid, world_size=1)
+    assert not left[0].exists()

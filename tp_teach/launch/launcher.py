@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from tp_teach.launch import pickling, server, worker
@@ -81,7 +83,10 @@ def ranks(
     _check_options(world_size, timeout, show)
     choice = choose_here(world_size, device, backend)
     server.warm()
-    with tempfile.TemporaryDirectory(prefix="tp_teach-", ignore_cleanup_errors=True) as folder:
+    if hasattr(os, "getuid"):
+        _sweep()
+    prefix = f"tp_teach-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
         options = worker.LaunchOptions(
             world_size, choice.devices, choice.backend, float(timeout), check, folder, dict(os.environ)
         )
@@ -146,6 +151,23 @@ def _pack(fn: Any, args: tuple, world_size: int) -> bytes:
         if callable(ask := getattr(arg, "check_ranks", None)) and not isinstance(arg, type):
             ask(world_size)
     return pickling.pack_call(fn, args)
+
+
+def _sweep() -> None:
+    """Remove the folders of launchers that were killed: they had no time to do it."""
+    for folder in Path(tempfile.gettempdir()).glob("tp_teach-*-*"):
+        number = folder.name.split("-")[1]
+        with suppress(OSError, OverflowError):
+            if number.isdigit() and folder.stat().st_uid == os.getuid() and not _runs(int(number)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _check_options(world_size: Any, timeout: Any, show: Any) -> None:

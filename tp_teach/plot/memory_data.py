@@ -8,9 +8,9 @@ import pandas as pd
 
 from tp_teach.plot.rows import rank_sets
 from tp_teach.plot.words import exact, listed, ranks_in_words
-from tp_teach.tables import MOMENTS
+from tp_teach.tables import KINDS, MOMENTS
 
-STACKED = ("parameters", "gradients", "optimizer", "activations", "temporary")
+STACKED = KINDS
 ASIDE = ("allocated", "reserved")  # what an allocator says; it contains the stacked kinds
 # Alt text is compared between machines: temporary storage, the peak and the allocator differ with the device.
 SAID = ("parameters", "gradients", "optimizer", "activations")
@@ -51,6 +51,11 @@ def moments_of(rows: pd.DataFrame) -> list[Moment]:
             for rank, kind, size in zip(part["rank"], part["kind"], part["bytes"], strict=True):
                 by_rank.setdefault(int(rank), {})[str(kind)] = int(size)
             found.append(Moment(name, by_rank))
+    # On a CPU training records the live bytes of a step beside the measurement; one moment alone compares to nothing.
+    if sum(kind in held for moment in found for kind in ASIDE for held in list(moment.bytes.values())[:1]) < 2:
+        for held in (held for moment in found for held in moment.bytes.values()):
+            for kind in ASIDE:
+                held.pop(kind, None)
     return found
 
 
