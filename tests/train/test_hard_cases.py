@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,7 +58,10 @@ def test_a_function_of_main_may_use_tp(tmp_path):
     script = tmp_path / "cell.py"
     script.write_text(SCRIPT)
     ended = subprocess.run(
-        [sys.executable, str(script)], env={**os.environ, "PYTHONPATH": "/work/main"}, capture_output=True, text=True
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(Path(tp.__file__).parents[1])},
+        capture_output=True,
+        text=True,
     )
     assert ended.stdout == "['cpu']\n", ended.stderr
 
