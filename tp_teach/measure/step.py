@@ -53,7 +53,7 @@ class _Watch(TorchDispatchMode):
         self.model, self.optimizer, self.step = model, optimizer, step
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.phase = self.outside = "other"
-        self.ledger = StorageTracker()
+        self.storages = StorageTracker()
         self.modules = ModuleNames(model)
         self.comm: list[dict] = []
         self.moments: dict[str, list[StorageRecord]] = {}
@@ -64,7 +64,7 @@ class _Watch(TorchDispatchMode):
     def enter(self, stack: ExitStack) -> None:
         """Put the hooks in place; the stack takes them away, after an error too."""
         for kind, tensors in state_of(self.model, self.optimizer).items():
-            self.ledger.add(tensors, kind)
+            self.storages.add(tensors, kind)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         self._mark("init")
@@ -91,9 +91,9 @@ class _Watch(TorchDispatchMode):
         if "forward" not in self.moments and self.phase == "forward":
             self._mark("forward")
         for kind, tensors in state_of(self.model, self.optimizer).items():
-            self.ledger.add(tensors, kind)
+            self.storages.add(tensors, kind)
         rows = [row for moment, pieces in self.moments.items() for row in memory_rows(self.step, moment, pieces)]
-        rows += memory_rows(self.step, "peak", self.ledger.at_peak())
+        rows += memory_rows(self.step, "peak", self.storages.at_peak())
         self.allocator["peak"] = allocated_rows(self.device, self.step, "peak")
         record("shards", shard_rows(self.model))
         record("comm", self.comm)
@@ -125,7 +125,7 @@ class _Watch(TorchDispatchMode):
                 }
             )
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        self.ledger.add(made, born=self.phase in ("forward", "backward"))
+        self.storages.add(made, born=self.phase in ("forward", "backward"))
         return result
 
     def _settle_collectives(self) -> None:
@@ -153,7 +153,7 @@ class _Watch(TorchDispatchMode):
 
     def _mark(self, moment: str) -> None:
         self._settle_collectives()
-        self.moments[moment] = self.ledger.now()
+        self.moments[moment] = self.storages.now()
         if self.device.type == "cuda":
             self.allocator[moment] = allocated_rows(self.device, self.step, moment)
 
@@ -162,21 +162,21 @@ class _Watch(TorchDispatchMode):
         self.phase = "forward"
 
     def _grad_arrived(self, parameter: torch.Tensor) -> None:
-        self.ledger.add([parameter.grad], "gradients")
+        self.storages.add([parameter.grad], "gradients")
 
     def _optimizer_begins(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         self._end_backward()
         self.phase = self.outside = "optimizer"
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        self.ledger.add(state_of(self.model, optimizer)["optimizer"], "optimizer")
+        self.storages.add(state_of(self.model, optimizer)["optimizer"], "optimizer")
         self._mark("step")
         self.phase = self.outside = "other"
 
     def _saved(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         watch: _Watch | None = self
         while watch is not None:  # autograd tells the innermost measurement alone
-            watch.ledger.add([tensor], "activations")
+            watch.storages.add([tensor], "activations")
             watch = watch.around
         return tensor, tensor._version
 
