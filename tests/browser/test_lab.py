@@ -1,5 +1,6 @@
 """The walkthrough as a learner has it: JupyterLab in a real browser, Run All on the first notebook."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -22,8 +23,15 @@ def address(tmp_path: Path) -> Iterator[str]:
     """JupyterLab on a copy of the notebooks, so that a run does not touch the stored outputs."""
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0"]
+    # As on a first day: without the theme, the open tabs and the settings of whoever runs the tests.
+    folders = ("JUPYTER_CONFIG_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
     lab = subprocess.Popen(
-        command, cwd=tmp_path / "notebooks", stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=tmp_path / "notebooks",
+        env={**os.environ, **{name: str(tmp_path / name) for name in folders}},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         address = re.compile(r"http://127\.0\.0\.1:\d+/lab\?token=\w+")
