@@ -35,6 +35,10 @@ def next_row():
     return torch.eye(dist.get_world_size()).roll(1, 0)[dist.get_rank()]
 
 
+def wants_a_number(number):
+    return torch.eye(number)[dist.get_rank()]
+
+
 def off_the_end():
     return torch.eye(dist.get_world_size())[dist.get_rank() + 1]
 
@@ -52,6 +56,7 @@ def off_the_end():
         (next_row, "rank 0 returned [0.0, 0.0, 0.0, 1.0], which is not its row"),
         (off_the_end, "IndexError"),
         (7, "the function itself"),
+        (wants_a_number, "0 arguments do not fit wants_a_number(number)"),
     ],
 )
 def test_own_row(answer, says):
@@ -81,6 +86,7 @@ def harmless():
         (puzzle, {"missing": [3], "call": "all_reduce"}, "another call"),
         (puzzle, {"missing": [3], "call": dist.barrier}, "ok"),
         (puzzle, {"missing": 3, "call": "barrier"}, "a list of ranks"),
+        (puzzle, {"missing": [3, "two"], "call": "barrier"}, "not yet"),
         (puzzle, {"rank": 3}, "under the names"),
         (harmless, {"missing": [3], "call": "barrier"}, "unchanged"),
     ],

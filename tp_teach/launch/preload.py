@@ -9,9 +9,10 @@ import sys
 import cloudpickle  # noqa: F401
 import torch  # noqa: F401
 
+from tp_teach.launch.server import REST
+
 QUIET = 1.0
 """Seconds after which the server imports the rest. A launch that comes before them does not wait for it."""
-REST = ("torch.distributed.tensor.parallel", "torch._dynamo", "torch.utils.data")
 
 
 def import_rest(*signal_and_frame: object) -> None:

@@ -9,12 +9,10 @@ import signal
 import sys
 import tempfile
 
+REST = ("torch.distributed.tensor.parallel", "torch._dynamo", "torch.utils.data")
+"""What training needs beside torch itself."""
 # In a notebook the first launch is often a small one, and the reader waits for it; `preload` brings the rest later.
-PRELOAD = (
-    ["tp_teach.launch.preload"]
-    if "ipykernel" in sys.modules
-    else ["torch", "torch.distributed.tensor.parallel", "torch._dynamo", "torch.utils.data", "cloudpickle"]
-)
+PRELOAD = ["tp_teach.launch.preload"] if "ipykernel" in sys.modules else ["torch", "cloudpickle", *REST]
 
 
 def available() -> bool:

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -69,7 +70,7 @@ class RankConnection:
         self.main_thread = threading.main_thread().ident
         threading.Thread(target=self._listen, daemon=True, name="tp_teach-connection").start()
 
-    def send(self, message: Any, buffers: list[PickleBuffer] = ()) -> None:
+    def send(self, message: Any, buffers: Sequence[PickleBuffer] = ()) -> None:
         with self.lock:
             self.line.send(message)
             for buffer in buffers:
@@ -134,7 +135,7 @@ def _run(rank: int, call: bytes) -> tuple[Returned | Raised, list[PickleBuffer]]
     return Returned(packed, sizes, log, RankState(rank, "", over="returned")), buffers
 
 
-def _answer(connection: RankConnection, answer: Returned | Raised, buffers: list[PickleBuffer] = ()) -> None:
+def _answer(connection: RankConnection, answer: Returned | Raised, buffers: Sequence[PickleBuffer] = ()) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(ValueError, AttributeError):  # the function may have closed or replaced them
             stream.flush()

@@ -32,4 +32,6 @@ def verdict(exercise: str, answer: Any) -> str:
         hint = EXERCISES[exercise](answer)
     except (RankFailed, RanksStuck) as error:
         hint = f"it did not run to its end. {error}"
+    except (TypeError, ValueError) as error:  # an answer that cannot be launched, or that is no answer at all
+        hint = str(error)
     return "ok" if hint is None else f"not yet: {hint}"

@@ -52,10 +52,10 @@ def moments_of(rows: pd.DataFrame) -> list[Moment]:
                 by_rank.setdefault(int(rank), {})[str(kind)] = int(size)
             found.append(Moment(name, by_rank))
     # On a CPU training records the live bytes of a step beside the measurement; one moment alone compares to nothing.
-    if sum(kind in held for moment in found for kind in ASIDE for held in list(moment.bytes.values())[:1]) < 2:
-        for held in (held for moment in found for held in moment.bytes.values()):
-            for kind in ASIDE:
-                held.pop(kind, None)
+    marked = [m for m in found if any(kind in held for held in m.bytes.values() for kind in ASIDE)]
+    for held in marked[0].bytes.values() if len(marked) == 1 else ():
+        for kind in ASIDE:
+            held.pop(kind, None)
     return found
 
 
