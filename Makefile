@@ -9,10 +9,10 @@ FIRST  := notebooks/00_four_ranks_in_a_cell.ipynb
 # A Linux without a screen opens no browser; there the printed address is what one needs.
 BROWSER = $(shell [ "$$(uname)" != Linux ] || [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || echo --no-browser)
 
-.PHONY: help lab test setup lint format clean
+.PHONY: help lab test slides slides-pdf site setup lint format clean
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
 	@echo
 	@echo "  TORCH=cpu or TORCH=cuda chooses the torch build (now: $(TORCH))"
 	@echo "  PYTHON=python3.12 chooses the Python of .venv"
@@ -23,6 +23,15 @@ lab: setup  ## Open JupyterLab on the first notebook and print its address
 
 test: setup  ## Run every test
 	@"$(BIN)/python" -m pytest $(ARGS)
+
+slides: setup  ## Make a deck of slides from each notebook, and one for the workshop, in build/slides
+	@"$(BIN)/python" -m tp_teach.lesson.slides $(ARGS)
+
+slides-pdf: setup  ## Make the slides and print them to PDF, with Chromium
+	@"$(BIN)/python" -m tp_teach.lesson.slides --pdf $(ARGS)
+
+site: setup  ## Make the series as web pages, in build/site
+	@"$(BIN)/python" -m tp_teach.lesson.site $(ARGS)
 
 setup:  ## Make .venv and install everything in it, unless that is done
 	@TORCH='$(TORCH)' PYTHON='$(PYTHON)' $(SETUP)

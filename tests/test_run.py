@@ -262,6 +262,23 @@ def test_memory_is_compared_where_both_state_it():
     }
 
 
+FLOPS = {"step": 0, "phase": "forward", "module": "mlp", "op": "matmul", "flops": 24}
+
+
+def test_flops_are_compared_by_phase_module_and_operation():
+    one = Run.from_logs(WORLD, logs(flops=[FLOPS, {**FLOPS, "phase": "backward"}]))
+    other = Run.from_logs(WORLD, logs(flops=[{**FLOPS, "flops": 12}]))
+    found = facts(one.compare(other))
+    assert found[("flops", 1, "FLOPs of matmul, forward mlp")] == (24, 12, False)
+    assert found[("flops", 1, "FLOPs of matmul, backward mlp")] == (24, 0, False)
+    assert len(found) == 2 * 2
+
+
+def test_flops_are_not_compared_with_a_run_that_states_none():
+    one, other = Run.from_logs(WORLD, logs(flops=[FLOPS])), Run(WORLD, {})
+    assert one.compare(other).empty and other.compare(one).empty
+
+
 def test_times_and_losses_are_not_compared():
     one = Run.from_logs(WORLD, logs(steps=[{"step": 0, "loss": 1.0, "seconds": 1.0}]))
     other = Run.from_logs(WORLD, logs(steps=[{"step": 0, "loss": 2.0, "seconds": 2.0}]))

@@ -12,6 +12,7 @@ COLUMNS = {
     "shards": "rank parameter placement global_shape local_shape offset dtype local_bytes global_bytes",
     "comm": "rank step index phase module op group group_size dtype shape payload_bytes wire_bytes seconds",
     "memory": "rank step moment kind bytes",
+    "flops": "rank step phase module op flops",
     "steps": "rank step loss grad_norm seconds tokens",
     "timeline": "rank name kind start seconds",
 }

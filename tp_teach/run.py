@@ -30,7 +30,7 @@ def world_of(mode: str, devices: Sequence[str], reason: str) -> dict[str, Any]:
 class Run:
     """One run of a function on `world["size"]` ranks: measured, simulated or predicted.
 
-    `run[r]` is what rank r returned and `run.output[r]` what it printed. `shards`, `comm`, `memory`,
+    `run[r]` is what rank r returned and `run.output[r]` what it printed. `shards`, `comm`, `memory`, `flops`,
     `steps` and `timeline` are pandas tables; `tp_teach.tables` names their columns and units. `world`
     says where it ran; see `world_of`.
     """
@@ -63,6 +63,11 @@ class Run:
     def memory(self) -> pd.DataFrame:
         """How many bytes each rank held: one row for each moment and kind."""
         return self._table("memory")
+
+    @cached_property
+    def flops(self) -> pd.DataFrame:
+        """How many floating-point operations: one row for each rank, phase, module and kind of operation."""
+        return self._table("flops")
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -110,15 +115,19 @@ class Run:
         """Line two runs up, number by number: columns table, rank, what, here, there, equal.
 
         Compared are each parameter's local bytes; each phase's, module's and operation's number of collectives,
-        payload and ring bytes; and the memory of each moment and kind that both runs state. A row that one run lacks
-        counts as 0 there. Times and losses are not compared.
+        payload and ring bytes; each phase's, module's and operation's FLOPs, if both runs state any; and the memory of
+        each moment and kind that both runs state. A row that one run lacks counts as 0 there. Times and losses are not
+        compared.
         """
         import pandas as pd
 
         parts = []
-        for table, make in (("shards", _shard_facts), ("comm", _comm_facts), ("memory", _memory_facts)):
-            here = make(getattr(self, table)).rename(columns={"bytes": "here"})
-            there = make(getattr(other, table)).rename(columns={"bytes": "there"})
+        facts = {"shards": _shard_facts, "comm": _comm_facts, "memory": _memory_facts, "flops": _flops_facts}
+        for table, make in facts.items():
+            here = make(getattr(self, table)).rename(columns={"number": "here"})
+            there = make(getattr(other, table)).rename(columns={"number": "there"})
+            if table == "flops" and (here.empty or there.empty):
+                continue
             joined = here.join(there, how="inner" if table == "memory" else "outer")
             joined = joined.fillna(0).astype("Int64").reset_index()
             joined.insert(0, "table", table)
@@ -126,6 +135,22 @@ class Run:
         rows = pd.concat(parts, ignore_index=True)
         rows["equal"] = rows["here"] == rows["there"]
         return rows
+
+    def differences(self, other: Run) -> str:
+        """`compare` in words: how many numbers differ, and one line for each that does, with the ranks it is true of.
+
+        At most 20 lines are given; the table has them all.
+        """
+        rows = self.compare(other)
+        wrong = rows[~rows["equal"]]
+        if wrong.empty:
+            return f"All {len(rows)} numbers are equal." if len(rows) else "There is nothing to compare."
+        lines = [
+            f"{what}: {here} here, {there} there, on {_some_ranks(part['rank'].tolist(), rows['rank'].nunique())}"
+            for (what, here, there), part in wrong.groupby(["what", "here", "there"], sort=False)
+        ]
+        more = [f"and {len(lines) - 20} lines more"] if len(lines) > 20 else []
+        return "\n".join([f"{len(wrong)} of {len(rows)} numbers differ.", *lines[:20], *more])
 
     def save(self, path: str | os.PathLike) -> Path:
         """Write the run as one folder: `run.json` and one Parquet file a table.
@@ -214,7 +239,7 @@ def load(path: str | os.PathLike) -> Run:
 
 
 def _shard_facts(shards: pd.DataFrame) -> pd.DataFrame:
-    return _facts(shards.assign(what="local bytes of " + shards["parameter"], bytes=shards["local_bytes"]))
+    return _facts(shards.assign(what="local bytes of " + shards["parameter"], number=shards["local_bytes"]))
 
 
 def _comm_facts(comm: pd.DataFrame) -> pd.DataFrame:
@@ -222,7 +247,7 @@ def _comm_facts(comm: pd.DataFrame) -> pd.DataFrame:
 
     where = (comm["phase"].fillna("") + " " + comm["module"].fillna("")).str.strip()
     parts = [
-        comm.assign(what=f"{name} " + comm["op"] + ", " + where, bytes=number)
+        comm.assign(what=f"{name} " + comm["op"] + ", " + where, number=number)
         for name, number in (("calls of", 1), ("payload of", comm["payload_bytes"]), ("wire of", comm["wire_bytes"]))
     ]
     return _facts(pd.concat(parts))
@@ -230,11 +255,24 @@ def _comm_facts(comm: pd.DataFrame) -> pd.DataFrame:
 
 def _memory_facts(memory: pd.DataFrame) -> pd.DataFrame:
     step = "step " + memory["step"].astype(str)
-    return _facts(memory.assign(what=memory["kind"] + " at " + memory["moment"] + " of " + step))
+    return _facts(
+        memory.assign(what=memory["kind"] + " at " + memory["moment"] + " of " + step, number=memory["bytes"])
+    )
+
+
+def _flops_facts(flops: pd.DataFrame) -> pd.DataFrame:
+    where = (flops["phase"].fillna("") + " " + flops["module"].fillna("")).str.strip()
+    return _facts(flops.assign(what="FLOPs of " + flops["op"] + ", " + where, number=flops["flops"]))
 
 
 def _facts(table: pd.DataFrame) -> pd.DataFrame:
-    return table.groupby(["rank", "what"])[["bytes"]].sum()
+    return table.groupby(["rank", "what"])[["number"]].sum()
+
+
+def _some_ranks(ranks: list[int], world_size: int) -> str:
+    if len(ranks) == world_size > 1:
+        return "every rank"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def _is_plain(value: Any) -> bool:

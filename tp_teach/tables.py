@@ -48,6 +48,14 @@ TABLES: dict[str, dict[str, str]] = {
         "kind": TEXT,
         "bytes": INTEGER,
     },
+    "flops": {
+        "rank": INTEGER,
+        "step": INTEGER,
+        "phase": TEXT,
+        "module": TEXT,
+        "op": TEXT,
+        "flops": INTEGER,
+    },
     "steps": {
         "rank": INTEGER,
         "step": INTEGER,

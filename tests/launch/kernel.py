@@ -12,9 +12,10 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Kernel:
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
         # Under pytest this variable would tell ipykernel not to watch the output of child processes.
         environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        environment |= variables
         environment["PYTHONPATH"] = str(Path(tp_teach.__file__).parents[1])
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(env=environment)
@@ -28,8 +29,13 @@ class Kernel:
         number = self.start(cell)
         return self.finish(number)
 
-    def start(self, cell: str) -> str:
-        return self.client.execute(cell)
+    def start(self, cell: str, **metadata: str) -> str:
+        if not metadata:
+            return self.client.execute(cell)
+        content = {"code": cell, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False}
+        message = self.client.session.msg("execute_request", content, metadata=metadata)
+        self.client.shell_channel.send(message)
+        return message["header"]["msg_id"]
 
     def finish(self, number: str) -> str:
         shown = []

@@ -141,6 +141,48 @@ def test_different_shapes_are_named_for_both_ranks():
     assert "rank 1 calls all_reduce of (3,) float32" in failed.reason
 
 
+def other_dtype():
+    dist.all_reduce(torch.ones(2, dtype=(torch.float32, torch.float64)[dist.get_rank()]))
+
+
+def other_operation():
+    dist.barrier() if dist.get_rank() else dist.all_reduce(torch.ones(2))
+
+
+def other_order():
+    for turn in range(2):
+        if turn == dist.get_rank():
+            dist.all_reduce(torch.ones(2))
+        else:
+            dist.broadcast(torch.ones(2), 0)
+
+
+@pytest.mark.parametrize(
+    ("fn", "sides"),
+    [
+        (other_dtype, ["all_reduce of (2,) float32", "all_reduce of (2,) float64"]),
+        (other_operation, ["all_reduce of (2,) float32", "barrier"]),
+        (other_order, ["all_reduce of (2,) float32", "broadcast of (2,) float32"]),
+    ],
+)
+def test_what_else_differs_is_named_for_both_ranks(fn, sides):
+    reason = failure(fn, world_size=2).reason
+    assert reason.startswith("the ranks call different collectives") and all(side in reason for side in sides), reason
+
+
+def different_sizes():
+    dist.all_reduce(torch.ones(1000 * (1 + dist.get_rank())))
+
+
+@pytest.mark.parametrize("fn", [different_sizes, other_operation])
+def test_without_checks_a_mismatch_still_ends_in_a_readable_error(fn):
+    with pytest.raises((tp.RankFailed, tp.RanksStuck)) as ended:
+        tp.launch(fn, world_size=2, check=False, timeout=4, show="none")
+    first = str(ended.value).splitlines()[0]
+    assert first.startswith(("rank 0 ", "rank 1 ", "the ranks waited 4 s")), first
+    assert len(str(ended.value).splitlines()) < 12
+
+
 def test_the_peers_have_ended_when_the_failure_arrives(tmp_path):
     def one_fails(folder):
         (folder / str(dist.get_rank())).write_text(str(os.getpid()))

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import tp_teach as tp
-from tests.launch.processes import gone, ranks_of, wait_until
+from tests.launch.processes import gone, wait_until
 from tp_teach.launch import pickling
 
 
@@ -29,57 +29,8 @@ def failure(fn, *args, **options):
     return failed.value
 
 
-def caught_within(seconds, fn, **options):
-    """What the launch raises, or a failed test, with its ranks ended, when it is not over in time."""
-    caught = []
-
-    def launch():
-        try:
-            tp.launch(fn, **options)
-        except Exception as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=launch, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    still_hangs = thread.is_alive()
-    for rank in ranks_of(os.getpid()) if still_hangs else []:
-        os.kill(rank, 9)
-    thread.join(10)
-    assert not still_hangs, f"still waits after {seconds} s"
-    return caught[0]
-
-
 def test_a_rank_function_may_use_tp():
     assert tp.launch(lambda: tp.device().type, world_size=1, device="cpu")[0] == "cpu"
-
-
-def in_new_group():
-    group = dist.new_group([0, 1])
-    if dist.get_rank() == 0:
-        dist.all_reduce(torch.ones(2), group=group)
-    elif dist.get_rank() == 1:
-        time.sleep(1000)
-
-
-def in_mesh_dimension():
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    if dist.get_rank() == 0:
-        dist.all_reduce(torch.ones(2), group=mesh["tp"].get_group())
-
-
-def making_a_group():
-    if dist.get_rank() == 0:
-        dist.new_group([0, 1])
-
-
-@pytest.mark.parametrize("check", [True, False])
-@pytest.mark.parametrize("fn, ranks", [(in_new_group, 2), (in_mesh_dimension, 4), (making_a_group, 2)])
-def test_the_timeout_holds_in_groups_that_the_function_makes(fn, ranks, check):
-    error = caught_within(12, fn, world_size=ranks, timeout=2, check=check)
-    assert isinstance(error, tp.RanksStuck)
-    assert 0 not in error.missing
-    assert 1 in error.missing
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -98,24 +49,6 @@ def test_a_loader_with_workers_reads_a_dataset_of_the_cell():
         return [batch.tolist() for batch in torch.utils.data.DataLoader(Local(), 2, num_workers=1)]
 
     assert tp.launch(read, world_size=2).values == [[[0, 1], [2, 3]]] * 2
-
-
-@pytest.mark.parametrize(
-    "wait, call",
-    [
-        (lambda: dist.irecv(torch.ones(2), 1).wait(), "recv"),
-        (lambda: dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(2), 1)])[0].wait(), "recv"),
-    ],
-    ids=["irecv", "batch"],
-)
-def test_a_receive_that_is_awaited_later_is_stuck_too(wait, call):
-    def first_waits():
-        if dist.get_rank() == 0:
-            wait()
-
-    with pytest.raises(tp.RanksStuck) as caught:
-        tp.launch(first_waits, world_size=2, timeout=2)
-    assert caught.value.missing == [1]
 
 
 @pytest.mark.parametrize("end", ["return", "exit", "kill"])

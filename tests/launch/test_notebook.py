@@ -1,15 +1,20 @@
 """Cells of a real kernel: what they define runs on the ranks, and what goes wrong there is shown as theirs."""
 
+import inspect
+import os
 import re
+import time
 
-import psutil
 import pytest
+import torch.distributed as dist
 
+import tp_teach as tp
 from tests.launch.kernel import Kernel
 from tests.launch.processes import gone, ranks_of, wait_until
+from tests.launch.test_bar import work
 
 SET_UP = """
-import os, time
+import inspect, os, time
 from dataclasses import dataclass
 from pathlib import Path
 import torch
@@ -19,23 +24,34 @@ import tp_teach as tp
 WAIT = """
 def wait(folder):
     Path(folder, str(dist.get_rank())).touch()
-    dist.barrier() if dist.get_rank() == 0 else time.sleep(1000)
+    dist.barrier() if dist.get_rank() == 0 else sum(range(10**12))
+"""
+MULTIPLY = """
+def multiply(folder):
+    Path(folder, str(dist.get_rank())).touch()
+    while True:
+        torch.ones(1500, 1500) @ torch.ones(1500, 1500)
 """
 
 
 @pytest.fixture(scope="module")
-def kernel():
-    kernel = Kernel()
+def files(tmp_path_factory):
+    """The kernel's folder for temporary files."""
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture(scope="module")
+def kernel(files):
+    kernel = Kernel(TMPDIR=str(files))
     kernel.run(SET_UP)
     yield kernel
     kernel.close()
 
 
-def launch_and_wait(kernel, folder):
-    """Start a cell whose ranks wait for each other for ever; give it back when both do."""
-    folder.mkdir(exist_ok=True)
-    kernel.run(WAIT)
-    cell = kernel.start(f"tp.launch(wait, {str(folder)!r}, world_size=2)")
+def launch_and_wait(kernel, folder, fn="wait"):
+    """Start a cell whose ranks work for ever; give it back when both do."""
+    kernel.run(WAIT + MULTIPLY)
+    cell = kernel.start(f"tp.launch({fn}, {str(folder)!r}, world_size=2)")
     wait_until(lambda: len(list(folder.iterdir())) == 2)
     ranks = ranks_of(kernel.pid)
     assert len(ranks) == 2
@@ -112,9 +128,69 @@ def test_a_cell_that_awaits(kernel):
     assert kernel.run("len(await run())") == "2"
 
 
-def test_an_interrupt_leaves_no_rank_and_the_next_cell_launches(kernel, tmp_path):
-    cell, ranks = launch_and_wait(kernel, tmp_path)
-    kernel.manager.interrupt_kernel()
+def test_an_exception_class_of_a_cell(kernel):
+    kernel.run("class Odd(Exception):\n    pass\ndef odd():\n    raise Odd(dist.get_rank())")
+    assert kernel.run("tp.launch(odd, world_size=2)").splitlines()[0] == "RankFailed: rank 0 raised Odd: 0"
+
+
+def test_a_class_of_a_cell_is_as_it_was_after_its_instance_came_home(kernel):
+    kernel.run("class Spot:\n    count = 0\n    def half(self):\n        return 1 / self.count")
+    kernel.run("def make():\n    Spot.count = 5\n    return Spot()")
+    kernel.run("run = tp.launch(make, world_size=1)")
+    assert kernel.run("Spot.count") == "0"
+    assert "return 1 / self.count" in kernel.run("print(inspect.getsource(Spot.half))")
+    assert "return 1 / self.count" in kernel.run("Spot().half()")
+    assert "return 1 / self.count" in kernel.run("tp.launch(Spot().half, world_size=1)")
+
+
+def test_cells_of_vs_code(kernel):
+    kernel.run("__vsc_ipynb_file__ = '/somewhere/lesson.ipynb'")
+    cell = kernel.start("def third():\n    return 1 / 0", cellId="vscode-notebook-cell:/somewhere/lesson.ipynb#W2sZmls")
+    kernel.finish(cell)
+    number = int(kernel.run("len(In) - 2"))
+    shown = kernel.run("tp.launch(third, world_size=2)").splitlines()
+    assert shown[:2] == [
+        "RankFailed: rank 0 raised ZeroDivisionError: division by zero",
+        f'  File "Cell In[{number}]", line 2, in third',
+    ]
+
+
+def test_two_programs_launch_at_once(kernel, tmp_path):
+    kernel.run(
+        "def meet(folder):\n    Path(folder, str(dist.get_rank())).touch()\n"
+        "    while not Path(folder, 'go').exists():\n        time.sleep(0.01)\n"
+        "    dist.barrier()\n    return dist.get_rank()"
+    )
+    cell = kernel.start(f"tp.launch(meet, {str(tmp_path)!r}, world_size=2).values")
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    assert tp.launch(dist.get_rank, world_size=2).values == [0, 1]
+    (tmp_path / "go").touch()
+    assert kernel.finish(cell) == "[0, 1]"
+
+
+def test_a_bar_stores_the_same_before_and_after(kernel):
+    kernel.run(inspect.getsource(work))
+    number = kernel.start("run = tp.launch(work, world_size=2)")
+    bundles = []
+    while True:
+        message = kernel.client.get_iopub_msg(timeout=60)
+        if message["parent_header"].get("msg_id") != number:
+            continue
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            bundles.append(message["content"]["data"])
+        if message["content"].get("execution_state") == "idle":
+            break
+    assert bundles[0] == bundles[-1] == {"text/plain": "", "text/html": ""}
+    drawn = [bundle["text/html"] for bundle in bundles[1:-1]]
+    assert any("<progress" in text and "of 20" in text and "loss" in text for text in drawn)
+
+
+@pytest.mark.parametrize(("fn", "times"), [("wait", 1), ("multiply", 1), ("wait", 2)])
+def test_an_interrupt_leaves_no_rank_and_the_next_cell_launches(kernel, tmp_path, fn, times):
+    cell, ranks = launch_and_wait(kernel, tmp_path, fn)
+    for _ in range(times):
+        kernel.manager.interrupt_kernel()
+        time.sleep(0.01)
     wait_until(lambda: all(gone(rank) for rank in ranks), seconds=2)
     assert kernel.finish(cell).splitlines()[-1].startswith("KeyboardInterrupt")
     assert ranks_of(kernel.pid) == []
@@ -131,8 +207,10 @@ def test_a_restart_leaves_no_rank(kernel, tmp_path):
     assert kernel.run("tp.launch(dist.get_rank, world_size=2).values") == "[0, 1]"
 
 
-def test_a_killed_kernel_leaves_no_rank(kernel, tmp_path):
-    """The last test here: the kernel is gone after it."""
+def test_a_killed_kernel_leaves_no_rank_and_no_file(kernel, files, tmp_path):
+    """The last test here: the kernel is gone after it. One of its ranks is busy in native code."""
     _, ranks = launch_and_wait(kernel, tmp_path)
-    psutil.Process(kernel.pid).kill()
+    assert sorted(path.name.partition("-")[0] for path in files.glob("*-*")) == ["pymp", "tp_teach"]
+    os.killpg(kernel.pid, 9)  # as Jupyter does it
     wait_until(lambda: all(gone(rank) for rank in ranks), seconds=2)
+    wait_until(lambda: not list(files.glob("*-*")))

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import tp_teach as tp
 from tests.launch.processes import gone, ranks_of, wait_until
+from tp_teach.launch import folders
 
 
 def total():
@@ -125,16 +126,13 @@ def test_a_launch_inside_a_rank():
     assert tp.launch(outer, total, world_size=1).values == [[3, 3]]
 
 
-def test_the_folder_of_a_killed_launcher_is_removed_by_the_next_launch():
-    program = """
-import os, tp_teach as tp
-os.environ["LAUNCHER"] = str(os.getpid())
-tp.launch(lambda: os.kill(int(os.environ["LAUNCHER"]), 9), world_size=1)
-"""
-    environment = {**os.environ, "PYTHONPATH": str(Path(tp.__file__).parents[1])}
-    killed = subprocess.Popen([sys.executable, "-c", program], env=environment)
-    assert killed.wait(timeout=60) == -9
-    left = list(Path(tempfile.gettempdir()).glob(f"tp_teach-{killed.pid}-*"))
+def test_the_folder_of_a_killed_launcher_is_removed_by_the_next_launch(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = f"import os; from tp_teach.launch import folders; folders.tempfile.tempdir = {str(tmp_path)!r}\n"
+    program += "with folders.folder(): os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
+    left = list(tmp_path.iterdir())
     assert len(left) == 1
-    tp.launch(os.getpid, world_size=1)
-    assert not left[0].exists()
+    with folders.folder() as used:
+        tp.launch(os.getpid, world_size=1)
+        assert list(tmp_path.iterdir()) == [Path(used)]

@@ -46,16 +46,11 @@ def python(*arguments, cwd, path=PACKAGE.parent, **environment):
     )
 
 
-def test_a_plain_file_without_a_main_guard_runs_once(tmp_path):
+def test_a_plain_file_without_a_main_guard_runs_once_with_no_home_to_write_to(tmp_path):
     (tmp_path / "file.py").write_text(PLAIN)
-    out, errors = python("file.py", cwd=tmp_path).communicate(timeout=60)
+    out, errors = python("file.py", cwd=tmp_path, HOME="/proc/nowhere").communicate(timeout=120)
     assert (out, errors) == ("[6, 6, 6]\n", "")
     assert (tmp_path / "started").read_text() == "once "
-
-
-def test_python_c_with_no_home_to_write_to(tmp_path):
-    out, errors = python("-c", PLAIN, cwd=tmp_path, HOME="/proc/nowhere").communicate(timeout=60)
-    assert (out, errors) == ("[6, 6, 6]\n", "")
 
 
 def test_an_edited_tp_teach_is_seen_at_the_next_launch(tmp_path):
@@ -73,10 +68,20 @@ source = tables.read_text()
 for text in ("", "MARK = 'edited'", "MARK = 'edited again'"):
     tables.write_text(source + text)
     print(tp.launch(mark, world_size=1)[0])
+for text in ("2 +", "1 / 0"):
+    tables.write_text(source + text)
+    try:
+        tp.launch(mark, world_size=2)
+    except tp.RankFailed as failed:
+        print(failed)
 """
-    out, errors = python("-c", program, cwd=tmp_path, path=tmp_path).communicate(timeout=60)
+    out, errors = python("-c", program, cwd=tmp_path, path=tmp_path).communicate(timeout=120)
     assert errors == ""
-    assert out.splitlines() == ["None", "edited", "edited again"]
+    shown = out.splitlines()
+    assert shown[:3] == ["None", "edited", "edited again"]
+    assert shown[3].startswith("rank 0 could not load tp_teach: SyntaxError: invalid syntax")
+    assert f'File "{tmp_path}/tp_teach/tables.py", line ' in shown[4] and shown[5].strip() == "2 +"
+    assert "rank 0 could not load tp_teach: ZeroDivisionError: division by zero" in shown
 
 
 def test_a_program_that_is_ended_takes_its_ranks_along(tmp_path):

@@ -108,6 +108,26 @@ def test_an_error_leaves_no_hook_behind_and_the_next_measurement_is_right(place)
     assert logged(lambda: one_step(model, optimizer)).rows == wanted
 
 
+def test_an_error_in_an_inner_measurement_leaves_the_outer_one_right():
+    torch.manual_seed(0)
+    model = Broken()
+    optimizer = torch.optim.AdamW(model.parameters())
+    one_step(model, optimizer)
+    wanted = logged(lambda: one_step(model, optimizer)).rows
+
+    def broken_inside() -> None:
+        with tp.measure(model, optimizer):
+            with pytest.raises(RuntimeError, match="broken inner"), tp.measure(model, step=1):
+                raise RuntimeError("broken inner")
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+
+    found = logged(broken_inside).rows
+    assert found["flops"] == wanted["flops"] and found["memory"] == wanted["memory"]
+    assert hooks_on(model) == 0
+
+
 def test_no_hook_stays_after_a_measured_step():
     model = Broken()
     optimizer = torch.optim.AdamW(model.parameters())

@@ -72,7 +72,7 @@ def test_a_preset_takes_changes_and_checks_them():
 
 
 def test_an_unknown_preset_names_the_known_ones():
-    with pytest.raises(ValueError, match="'huge'.*'seed' or 'classroom'"):
+    with pytest.raises(ValueError, match="'huge'.*'seed', 'classroom', 'decoder', 'llama2-7b', .* or 'megatron-8.3b'"):
         tp.TrainConfig.preset("huge")
 
 

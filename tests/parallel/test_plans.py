@@ -65,6 +65,25 @@ def test_a_cut_block_equals_its_dense_twin(world_size, d_model, hidden, shape):
             assert torch.equal(a, b), f"rank {rank} differs from rank 0"
 
 
+def uncut_parts() -> tuple[torch.Tensor, torch.Tensor]:
+    """A norm, beside the cut linears, drawn differently on each rank, before and after the cut."""
+    torch.manual_seed(dist.get_rank())
+    block = MLPBlock(4, 6)
+    nn.init.normal_(block.ln.weight)
+    before = block.ln.weight.detach().clone()
+    block.fc1.requires_grad_(False)
+    cut_mlp_blocks(nn.ModuleList([block]), init_device_mesh("cpu", (2,)))
+    assert not block.fc1.weight.requires_grad and block.fc2.weight.requires_grad
+    assert not is_cut(block.ln.weight)
+    return before, block.ln.weight.detach()
+
+
+def test_what_is_not_cut_is_rank_0s_too():
+    (first, after_first), (second, after_second) = tp.launch(uncut_parts, world_size=2)
+    assert not torch.equal(first, second)
+    assert torch.equal(after_first, first) and torch.equal(after_second, first)
+
+
 def cut_blocks_of(hidden: int) -> None:
     cut_mlp_blocks(nn.ModuleList([MLPBlock(4, 6), MLPBlock(4, hidden)]), init_device_mesh("cpu", (2,)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from matplotlib.text import Text
 
-from tp_teach.plot import comm, loss, memory, shards
+from tp_teach.plot import comm, curves, flow, grid, loss, matmul, memory, ring, shards, wire
 
 from . import samples
 from .measure import faults, texts
@@ -49,9 +49,24 @@ def test_ranks_that_differ_stay_readable():
         assert faults(comm(samples.lopsided(size))) == []
 
 
-@pytest.mark.parametrize("name", DRAW)
+def sent(run):
+    return wire([{"op": "all_reduce", "payload_bytes": 2**20, "wire_bytes": 2**20, "measured_bytes": 2**20}])
+
+
+NOT_OF_A_RUN = {
+    "ring": lambda run: ring(8),
+    "one step": lambda run: ring(8, step=1),
+    "matmul": lambda run: matmul("row", world_size=8),
+    "grid": lambda run: grid(run.shards[["local_bytes", "global_bytes"]].head(), "Bytes", digits=".0f"),
+    "curves": lambda run: curves({"a": [1e-7, 0.0], "rank 1": [0.1, 0.2]}, "Two", log=True),
+    "wire": sent,
+    "flow": flow,
+}
+
+
+@pytest.mark.parametrize("name", [*DRAW, *NOT_OF_A_RUN])
 def test_letters_are_large_enough_for_a_projector(name):
-    picture = DRAW[name](samples.toy(4))
+    picture = (DRAW | NOT_OF_A_RUN)[name](samples.toy(4))
     on_slide = 600 / (picture.get_figwidth() * 72)  # pixels for one point where the figure is 600 pixels wide
     seen = {words for words, _, _ in texts(picture)}
     sizes = [text.get_fontsize() * on_slide for text in picture.findobj(Text) if text.get_text() in seen]

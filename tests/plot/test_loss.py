@@ -59,6 +59,9 @@ def test_a_later_curve_is_narrower_so_that_both_are_seen():
 
 def test_alt_text_says_the_course():
     assert loss(run_of(2)).alt == "Loss over training steps, 1 run. Falls from 2.22 to 0.48 over 40 steps."
+    rows = samples.step_rows(2)
+    every_tenth = samples.make_run(2, steps=[row for row in rows if row["step"] % 10 == 0])
+    assert loss(every_tenth).alt.endswith("at 4 recorded steps, 0 to 30.")
     worse = run_of(1)
     worse.steps["loss"] = worse.steps["loss"].to_numpy()[::-1].copy()
     assert "Rises from 0.48 to 2.22" in loss(worse).alt

@@ -2,8 +2,10 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -31,11 +33,49 @@ CONFIG = tp.TrainConfig(
     log_every=2,
 )
 WORLD_SIZE = 3
+# Every field that the toy above leaves at its default, with another value.
+DECODER = tp.TrainConfig(
+    model="decoder",
+    block="gpt",
+    vocab_size=36,
+    seq_len=8,
+    d_model=16,
+    hidden_dim=24,
+    num_layers=1,
+    num_heads=8,
+    num_kv_heads=4,
+    tied=True,
+    qkv_bias=True,
+    dropout=0.25,
+    sequence_parallel=True,
+    vocab_parallel=True,
+    loss_parallel=True,
+    data_parallel=2,
+    data_parallel_kind="fsdp",
+    dtype="bfloat16",
+    autocast=True,
+    accumulate=2,
+    clip=0.5,
+    checkpointing=True,
+    num_samples=20,
+    batch_size=4,
+    num_workers=0,
+    max_steps=3,
+    task="next-token",
+    log_every=1,
+)
 
 
 def options(config: tp.TrainConfig) -> list[str]:
     """Every field of the configuration as an option of the command line."""
-    return [word for field, value in asdict(config).items() for word in (f"--{field.replace('_', '-')}", str(value))]
+    words = []
+    for field, value in asdict(config).items():
+        name = field.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            words += [f"--{name}", str(value)]
+    return words
 
 
 def start(*command: str) -> subprocess.CompletedProcess:
@@ -89,13 +129,50 @@ def test_every_way_to_start_it_gives_the_same_run(three_ways, way):
 @pytest.mark.parametrize("way", ["alone", "torchrun"])
 def test_every_field_is_an_option_and_is_kept(three_ways, way):
     assert tp.TrainConfig(**three_ways[0][way].config) == CONFIG
-    defaults = tp.TrainConfig.preset("classroom")
-    assert all(getattr(CONFIG, f.name) != getattr(defaults, f.name) for f in fields(CONFIG) if not is_shared(f.name))
 
 
-def is_shared(field: str) -> bool:
-    """Fields that have the same value here and in the preset, because no other is handy."""
-    return field in ("num_workers", "task")
+def test_the_two_configurations_change_every_field():
+    """But for `compile`, which takes a compiler half a minute."""
+    unchanged = {f.name for f in fields(CONFIG) if getattr(CONFIG, f.name) == getattr(DECODER, f.name) == f.default}
+    assert unchanged == {"compile"}
+
+
+@pytest.fixture(scope="module")
+def two_machines(tmp_path_factory):
+    """The decoder under two agents of torchrun, as on two machines of two ranks each."""
+    folder = tmp_path_factory.mktemp("machines")
+    with socket.socket() as port:
+        port.bind(("localhost", 0))
+        address = f"localhost:{port.getsockname()[1]}"
+    words = f"-m torch.distributed.run --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint {address}"
+    words = [
+        *words.split(),
+        "--rdzv-id",
+        "two",
+        "-m",
+        "tp_teach.train",
+        *options(DECODER),
+        "--save",
+        str(folder / "run"),
+    ]
+    with ThreadPoolExecutor() as pool:
+        ended = list(pool.map(lambda _: start(*words), range(2)))
+    for one in ended:
+        assert one.returncode == 0, one.stderr
+    return tp.load(folder / "run"), ended
+
+
+def test_two_machines_give_the_same_run_as_one(two_machines):
+    run, ended = two_machines
+    assert tp.TrainConfig(**run.config) == DECODER
+    assert run.world["size"] == 4
+    assert run.world["reason"].startswith("4 ranks, on each machine 2 ranks on the CPU with Gloo")
+    assert sorted("step 2: loss" in one.stdout for one in ended) == [False, True], "rank 0 alone prints"
+    here = tp.launch(tp.train, DECODER, world_size=4, show="none")
+    same = ["rank", "step", "loss", "grad_norm", "tokens"]
+    assert here.steps[same].equals(run.steps[same])
+    assert here.shards.equals(run.shards)
+    assert here.comm.equals(run.comm)
 
 
 @pytest.mark.parametrize("way", ["alone", "torchrun"])

@@ -8,14 +8,17 @@ import torch.distributed as dist
 
 import tp_teach as tp
 from tp_teach.train.data import (
+    ContinuedTextDataset,
     FirstTokenDataset,
+    NextTokenDataset,
     RandomTextDataset,
     broadcast_batches,
     dataset,
     endless_batches,
+    share,
 )
 
-KINDS = [RandomTextDataset, FirstTokenDataset]
+KINDS = [RandomTextDataset, FirstTokenDataset, ContinuedTextDataset]
 SIZES = dict(num_samples=40, seq_len=7, vocab_size=13, num_classes=5)
 CONFIG = tp.TrainConfig(**SIZES, batch_size=6, num_workers=0, max_steps=14)
 
@@ -36,7 +39,7 @@ def test_seeds_and_indices_tell_samples_apart(kind):
     assert len(samples) == 5 * 40  # of 13 ** 7 possible ones
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [RandomTextDataset, FirstTokenDataset])
 def test_shape_type_and_range(kind):
     samples = [kind(**SIZES)[index] for index in range(40)]
     tokens, labels = torch.stack([s[0] for s in samples]), torch.stack([s[1] for s in samples])
@@ -74,6 +77,29 @@ def test_random_labels_are_told_by_nothing():
     for tokens, label in (data[index] for index in range(400)):
         classes.setdefault(int(tokens[0]), set()).add(int(label))
     assert all(len(labels) == 5 for labels in classes.values())
+
+
+@pytest.mark.parametrize("kind", [ContinuedTextDataset, NextTokenDataset])
+def test_a_decoders_labels_are_the_next_tokens(kind):
+    tokens, labels = zip(*(kind(**SIZES)[index] for index in range(40)), strict=True)
+    tokens, labels = torch.stack(tokens), torch.stack(labels)
+    assert (tokens.shape, tokens.dtype, labels.shape, labels.dtype) == ((40, 7), torch.int64, (40, 7), torch.int64)
+    assert torch.equal(tokens[:, 1:], labels[:, :-1])
+    assert set(tokens.flatten().tolist()) == set(range(13))
+    after: dict[int, set[int]] = {}
+    for token, label in zip(tokens.flatten().tolist(), labels.flatten().tolist(), strict=True):
+        after.setdefault(token, set()).add(label)
+    if kind is NextTokenDataset:
+        assert sorted(label for (label,) in after.values()) == list(range(13)), "each token has a successor of its own"
+    else:
+        assert all(len(labels) > 5 for labels in after.values())
+
+
+def test_the_groups_micro_batches_make_the_whole_batch():
+    config = tp.TrainConfig(**SIZES, batch_size=12, data_parallel=2, accumulate=3)
+    batch = torch.arange(24).view(12, 2), torch.arange(12)
+    parts = [[part[1].tolist() for part in share(config, batch, group)] for group in range(2)]
+    assert parts == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]]
 
 
 @pytest.mark.parametrize(("task", "kind"), [("random", RandomTextDataset), ("first-token", FirstTokenDataset)])

@@ -7,13 +7,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
 
 import tp_teach as tp
 from tp_teach.model.toy import ToyTransformer
-from tp_teach.train.data import RandomTextDataset, broadcast_batches
-from tp_teach.train.loop import build, fit
+from tp_teach.train.data import RandomTextDataset
 
 SIZES = dict(
     vocab_size=61, seq_len=9, d_model=20, hidden_dim=48, num_layers=3, num_classes=5, num_samples=37, batch_size=6
@@ -30,8 +27,8 @@ def fixed_batches(steps: int = 20) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 @pytest.fixture(scope="module")
-def dense() -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Losses and final weights of 20 steps in one process: the plain loop, written out."""
+def dense() -> list[float]:
+    """Losses of 20 steps in one process: the plain loop, written out."""
     torch.manual_seed(CONFIG.seed)
     model = ToyTransformer(CONFIG)
     optimizer = torch.optim.AdamW(model.parameters(), lr=CONFIG.lr)
@@ -42,40 +39,20 @@ def dense() -> tuple[list[float], dict[str, torch.Tensor]]:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses, model.state_dict()
+    return losses
 
 
 def rank_losses(run, rank: int) -> list[float]:
     return run.steps[run.steps["rank"] == rank]["loss"].tolist()
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_losses_equal_those_of_the_dense_model(dense, world_size):
     run = tp.launch(tp.train, CONFIG, fixed_batches(), world_size=world_size)
     for rank in range(world_size):
         # float32 sums in another order (6e-8 each), carried through 20 steps.
-        assert rank_losses(run, rank) == pytest.approx(dense[0], rel=1e-6, abs=0)
+        assert rank_losses(run, rank) == pytest.approx(dense, rel=1e-6, abs=0)
         assert run[rank] == rank_losses(run, rank)[-1]
-
-
-def train_for_weights(config: tp.TrainConfig, batches) -> dict[str, torch.Tensor]:
-    """`tp.train`, by its parts, so that the weights can be had."""
-    device = torch.device("cpu")
-    model, optimizer = build(config, device, init_device_mesh("cpu", (dist.get_world_size(),)))
-    fit(config, model, optimizer, broadcast_batches(config, batches if dist.get_rank() == 0 else None, device))
-    return {n: (p.full_tensor() if isinstance(p, DTensor) else p).detach() for n, p in model.named_parameters()}
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_weights_after_20_steps_equal_those_of_the_dense_model(dense, world_size):
-    start = ToyTransformer(CONFIG).state_dict()
-    for weights in tp.launch(train_for_weights, CONFIG, fixed_batches(), world_size=world_size):
-        assert weights.keys() == dense[1].keys()
-        for name, weight in weights.items():
-            # 20 steps of AdamW move a weight by up to 20 lr = 0.02; its step divides by the gradient's own size, so a
-            # rounding difference of 1e-6 in a gradient moves a weight of order 1 by about 1e-6 of that.
-            torch.testing.assert_close(weight, dense[1][name], rtol=1e-5, atol=1e-6, msg=name)
-            assert not torch.allclose(weight, start[name], rtol=1e-5, atol=1e-6), f"{name} was not trained"
 
 
 def test_a_learnable_task_is_learned_and_random_labels_are_not():

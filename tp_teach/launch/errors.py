@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class LaunchError(RuntimeError):
     """A launch that brought no result home. In a notebook only its message is shown, not the launcher's frames."""
@@ -63,3 +65,26 @@ def ranks(numbers: list[int]) -> str:
     if len(words) == 1:
         return f"rank {words[0]}"
     return f"ranks {', '.join(words[:-1])} and {words[-1]}"
+
+
+def why_ended(exitcode: int, check: bool) -> str:
+    """What ended a process that left no report, in words; `check` says whether torch compared collectives."""
+    if exitcode == 255:
+        return "ended without an answer, and the fork server that it came from is gone too, or it exited with code 255"
+    if exitcode >= 0:
+        return f"ended without an answer, with exit code {exitcode}: something in it called exit"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = f"signal {-exitcode}"
+    meaning = {
+        "SIGKILL": "someone killed it, or the system did because memory ran out",
+        "SIGSEGV": "native code touched memory that is not its own"
+        # torch 2.13: DETAIL checks and DistributedDataParallel together, even in one process
+        + (
+            "; torch's checks of collectives do that under DistributedDataParallel, so try check=False" if check else ""
+        ),
+        "SIGABRT": "native code gave up; often a collective that did not fit its peers",
+        "SIGTERM": "someone asked it to end",
+    }.get(name)
+    return f"was ended by {name}" + (f": {meaning}" if meaning else "")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
-import tempfile
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
-from tp_teach.launch import pickling, server, worker
+from tp_teach.launch import folders, pickling, server, worker
 from tp_teach.launch.devices import Choice, choose_here
-from tp_teach.launch.errors import LaunchError
+from tp_teach.launch.errors import LaunchError, RankFailed
 from tp_teach.launch.output import Output, Show
 from tp_teach.launch.processes import Ranks
 from tp_teach.run import Run, world_of
@@ -50,9 +48,10 @@ def launch(
     DistributedDataParallel, which crashes torch 2.13 under these checks. `show` says whose output is shown here: that
     of all ranks, rank 0 live and then the others in order, of rank 0 alone, or none; `Run.output` keeps it all.
 
-    Raises, before a process starts, TypeError or ValueError for arguments that cannot work. An argument with a method
-    `check_ranks(world_size)` is asked too. Then `RankFailed` when a rank raises or dies, and `RanksStuck` when ranks
-    wait longer than the timeout. No process is left behind, whichever way it ends.
+    Raises, before a process starts, TypeError or ValueError for arguments that cannot work, and RuntimeError where the
+    loopback interface is down. An argument with a method `check_ranks(world_size)` is asked too. Then `RankFailed`
+    when a rank raises or dies, and `RanksStuck` when ranks wait longer than the timeout. No process is left behind,
+    whichever way it ends.
     """
     __tracebackhide__ = True
     _check_options(world_size, timeout, show)
@@ -82,15 +81,37 @@ def ranks(
     __tracebackhide__ = True
     _check_options(world_size, timeout, show)
     choice = choose_here(world_size, device, backend)
+    with _started(choice, timeout, check, show) as these:
+        yield these
+
+
+def launch_alone(fn: Callable[..., Any], *args: Any, rank: int, show: Show) -> Run:
+    """Run `fn(*args)` in one process without peers, which is called `rank` in what it prints and in its failure.
+
+    `tp.simulate` plays a rank there. The `Run` is that of one rank.
+    """
+    __tracebackhide__ = True
+    call = pickling.pack_call(fn, args)
+    with _started(Choice("gloo", ("cpu",), "one process"), LONGEST_TIMEOUT, False, show, first=rank) as these:
+        try:
+            return these.run(call)
+        except RankFailed as error:
+            raise RankFailed(rank, error.reason, error.error, error.traceback) from None
+
+
+@contextmanager
+def _started(choice: Choice, timeout: float, check: bool, show: Show, first: int = 0) -> Iterator[WarmRanks]:
+    """Processes for the ranks of `choice`; the first of them prints as rank `first`."""
+    __tracebackhide__ = True
+    world_size = choice.world_size
+    _check_loopback()
     server.warm()
-    if hasattr(os, "getuid"):
-        _sweep()
-    prefix = f"tp_teach-{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+    folders.sweep()
+    with folders.folder() as folder:
         options = worker.LaunchOptions(
             world_size, choice.devices, choice.backend, float(timeout), check, folder, dict(os.environ)
         )
-        these = WarmRanks(Ranks(options), choice, Output(folder, world_size, show))
+        these = WarmRanks(Ranks(options), choice, Output(folder, world_size, show, first))
         try:
             these.processes.start()
             yield these
@@ -137,6 +158,13 @@ class WarmRanks:
 def _pack(fn: Any, args: tuple, world_size: int) -> bytes:
     """Check a function and its arguments, and pack them, all before a process starts."""
     __tracebackhide__ = True
+    check_call(fn, args, world_size)
+    return pickling.pack_call(fn, args)
+
+
+def check_call(fn: Any, args: tuple, world_size: int) -> None:
+    """Raise TypeError or ValueError for a function and arguments that cannot work on so many ranks."""
+    __tracebackhide__ = True
     if not callable(fn):
         raise TypeError(f"fn={fn!r} is not callable; pass the function that every rank runs")
     try:
@@ -150,24 +178,17 @@ def _pack(fn: Any, args: tuple, world_size: int) -> bytes:
     for arg in args:
         if callable(ask := getattr(arg, "check_ranks", None)) and not isinstance(arg, type):
             ask(world_size)
-    return pickling.pack_call(fn, args)
 
 
-def _sweep() -> None:
-    """Remove the folders of launchers that were killed: they had no time to do it."""
-    for folder in Path(tempfile.gettempdir()).glob("tp_teach-*-*"):
-        number = folder.name.split("-")[1]
-        with suppress(OSError, OverflowError):
-            if number.isdigit() and folder.stat().st_uid == os.getuid() and not _runs(int(number)):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def _check_loopback() -> None:
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # sends nothing; the system looks for a way
+            return
+    raise RuntimeError(
+        "ranks talk through the loopback interface, which has no address here: neither 127.0.0.1 nor ::1 works; "
+        "bring it up, on Linux with `ip link set lo up`"
+    )
 
 
 def _check_options(world_size: Any, timeout: Any, show: Any) -> None:

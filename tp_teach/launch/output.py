@@ -20,11 +20,12 @@ Show = Literal["all", "rank0", "none"]
 class Output:
     """Reads the files that the ranks print to.
 
-    Rank 0 is shown live. The other ranks wait until the end, so that the order is the same in every run.
+    Rank 0 is shown live. The other ranks wait until the end, so that the order is the same in every run. `first` is
+    the number that the first of them is called by.
     """
 
-    def __init__(self, folder: str, world_size: int, show: Show) -> None:
-        self.folder, self.world_size = Path(folder), world_size
+    def __init__(self, folder: str, world_size: int, show: Show, first: int = 0) -> None:
+        self.folder, self.world_size, self.first = Path(folder), world_size, first
         self.shown = {"all": range(world_size), "rank0": range(1), "none": range(0)}[show]
         self.read: dict[Path, int] = {}
         self.kept: list[list[str]] = [[] for _ in range(world_size)]
@@ -44,7 +45,7 @@ class Output:
             self._take(rank, "err", sys.stderr, hide=_NATIVE_LOG if failed else None)
             more = len(self.kept[rank]) - MOST_LINES
             if rank in self.shown and more > 0:
-                _print(rank, sys.stdout, [f"… and {more:,} lines more, in .output[{rank}] of the run\n"])
+                _print(self.first + rank, sys.stdout, [f"… and {more:,} lines more, in .output[{rank}] of the run\n"])
         kept, self.kept = self.kept, [[] for _ in range(self.world_size)]
         return ["".join(lines) for lines in kept]
 
@@ -55,7 +56,7 @@ class Output:
         room = max(0, MOST_LINES - len(self.kept[rank]))
         self.kept[rank] += lines
         if rank in self.shown:
-            _print(rank, stream, [line for line in lines[:room] if not (hide and hide.match(line))])
+            _print(self.first + rank, stream, [line for line in lines[:room] if not (hide and hide.match(line))])
 
     def _new_lines(self, path: Path, whole_lines: bool) -> list[str]:
         try:

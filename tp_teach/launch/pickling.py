@@ -9,16 +9,20 @@ import sys
 import warnings
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pickle import PickleBuffer
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
 import torch
 from cloudpickle import cloudpickle as internals
+from torch._subclasses import FakeTensor
 
 LARGE = 2**16
 """From this many bytes on, a tensor travels home apart."""
+PIECE = 2**24
+"""It travels in pieces of this many bytes, because who receives one holds it twice."""
 HEAVY = 50 * 2**20
 """From this many bytes on, a variable that a function takes along is pointed out."""
 
@@ -32,6 +36,13 @@ class _Packer(cloudpickle.Pickler):
         self.sources: dict[str, list[str]] = {}
         self.unnumbered: dict[str, str] = {}
         super().__init__(file, protocol=5, **options)
+
+    def reducer_override(self, thing: Any) -> Any:
+        # cloudpickle takes along the loaded submodules whose names a function mentions, so `dist` and a variable
+        # called `config` bring torch.distributed.config, which is of a class of its own.
+        if isinstance(thing, ModuleType) and sys.modules.get(thing.__name__) is thing:
+            return import_module, (thing.__name__,)
+        return super().reducer_override(thing)
 
     def _reduce_code(self, code: CodeType) -> tuple:
         name = code.co_filename
@@ -148,6 +159,8 @@ def _reduce_tensor(tensor: torch.Tensor) -> tuple:
     distributed_tensor = sys.modules.get("torch.distributed.tensor")
     if distributed_tensor is not None and isinstance(tensor, distributed_tensor.DTensor):
         raise CannotTravel(tensor, "a DTensor, which lives on all ranks; return .to_local() or .full_tensor()")
+    if isinstance(tensor, FakeTensor):  # of a simulation, where everybody knows that there are no numbers
+        return _build_shape, (tensor.dtype, tuple(tensor.shape))
     if tensor.is_meta:
         raise CannotTravel(tensor, "a meta tensor, which has no numbers; return its shape")
     tensor = tensor.detach().cpu()
@@ -163,6 +176,10 @@ def _build_tensor(numbers: bytearray, dtype: torch.dtype, shape: tuple[int, ...]
     if not numbers:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(numbers, dtype=dtype).reshape(shape)
+
+
+def _build_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _build_code(build: Any, arguments: tuple, name: str) -> CodeType:

@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 
 import torch.multiprocessing as mp
 
-from tp_teach.launch import server, worker
+from tp_teach.launch import pickling, report, server, worker
 from tp_teach.launch.bar import Bar, Report
-from tp_teach.launch.errors import RankFailed, RanksStuck, meanwhile
+from tp_teach.launch.errors import RankFailed, RanksStuck, meanwhile, why_ended
 from tp_teach.launch.output import Output
+from tp_teach.launch.start import HOME, enter
 from tp_teach.launch.state import RankState
 
 # After a first failure, the time in which other ranks may report theirs, in seconds.
@@ -36,28 +37,34 @@ class Ranks:
         self.answers: dict[int, tuple[worker.Returned, list[bytearray]]] = {}
         self.failures: dict[int, worker.Raised | int] = {}  # a report, or the exit code of a rank that left none
         self.asked: dict[int, RankState] = {}
+        self.here: set[int] = set()
         self.bar = Bar()
 
     def start(self) -> None:
-        """Start all ranks. They join their process group while this returns."""
+        """Start all ranks. Once all are here they join their process group, and this returns."""
         context = mp.get_context("forkserver" if server.available() else "spawn")
         for rank in range(self.options.world_size):
             ours, theirs = context.Pipe()
             end, lifeline = context.Pipe(duplex=False)
             self.lines.append(ours)
             self.lifelines.append(lifeline)
-            process = context.Process(
-                target=worker.main, args=(rank, theirs, end, self.options), name=f"tp_teach rank {rank}"
-            )
+            arguments = (rank, theirs, end, HOME, vars(self.options))
+            process = context.Process(target=enter, args=arguments, name=f"tp_teach rank {rank}")
             with _start_lock, _Hidden("__main__"):
                 process.start()
             self.processes.append(process)
             theirs.close()
             end.close()
+        # The timeout is for ranks that wait in a call, not for processes that are slow to start.
+        while len(self.here) < self.options.world_size and not self.failures:
+            self._take(timeout=0.1)
+        for line in self.lines:
+            with suppress(OSError):
+                line.send("join")
 
     def call(self, call: bytes, output: Output) -> list[tuple[worker.Returned, list[bytearray]]]:
         """Have all ranks run a packed call. Raises RankFailed or RanksStuck at the first failure."""
-        self.answers, self.failures, self.asked = {}, {}, {}
+        self.answers, self.asked = {}, {}
         for line in self.lines:
             with suppress(OSError):  # a rank that is gone is found below
                 line.send(call)
@@ -72,7 +79,9 @@ class Ranks:
         return [self.answers[rank] for rank in range(self.options.world_size)]
 
     def dismiss(self) -> None:
-        """Tell the ranks that no call will come, and wait until they have ended."""
+        """Let ranks with NCCL take leave of each other. A rank with Gloo has nothing to say: `end` is sooner done."""
+        if self.options.backend == "gloo":
+            return
         for line in self.lines:
             with suppress(OSError):
                 line.send(None)
@@ -104,6 +113,11 @@ class Ranks:
                         self.answers[rank] = message, [self._buffer(rank, size) for size in message.sizes]
                     elif isinstance(message, worker.Raised):
                         self.failures[rank] = message
+                    elif isinstance(message, tuple):
+                        reason, traceback = message
+                        self.failures[rank] = worker.Raised("error", "", reason, traceback, RankState(rank, ""))
+                    elif message == "here":
+                        self.here.add(rank)
                     elif isinstance(message, Report):
                         self.bar.show(message)
                     else:
@@ -114,11 +128,14 @@ class Ranks:
 
     def _buffer(self, rank: int, size: int) -> bytearray:
         buffer = bytearray(size)
-        self.lines[rank].recv_bytes_into(buffer)
+        for start in range(0, size, pickling.PIECE):
+            self.lines[rank].recv_bytes_into(buffer, start)
         return buffer
 
     def _fail(self) -> NoReturn:
-        until = time.monotonic() + GRACE
+        # All ranks report that they call different collectives, and only a rank itself says for certain which is its.
+        grace = 8 * GRACE if self._calls() else GRACE
+        until = time.monotonic() + grace
         while time.monotonic() < until and len(self.answers) + len(self.failures) < self.options.world_size:
             self._take(timeout=0.05)
         kinds = {rank: "died" if isinstance(what, int) else what.kind for rank, what in self.failures.items()}
@@ -130,8 +147,12 @@ class Ranks:
         others = meanwhile([state for state in self._settled() if state.rank != rank])
         failure = self.failures[rank]
         if isinstance(failure, int):
-            raise RankFailed(rank, _why_ended(failure, self.options.check), others=others)
-        raise RankFailed(rank, failure.reason, failure.error, failure.traceback, others)
+            raise RankFailed(rank, why_ended(failure, self.options.check), others=others)
+        reason = report.different_calls(self._calls()) if failure.call and len(self._calls()) > 1 else failure.reason
+        raise RankFailed(rank, reason, failure.error or None, failure.traceback, others)
+
+    def _calls(self) -> dict[int, str]:
+        return {rank: what.call for rank, what in self.failures.items() if not isinstance(what, int) and what.call}
 
     def _settled(self) -> list[RankState]:
         """Where the ranks stand once each of them is over or waits; what they do until then is chance."""
@@ -188,28 +209,3 @@ def _kill(process: Any) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
         process.kill()  # it may not have come so far yet
-
-
-def _why_ended(exitcode: int, check: bool) -> str:
-    if exitcode == 255:
-        return "ended without an answer, and the fork server that it came from is gone too, or it exited with code 255"
-    if exitcode >= 0:
-        return (
-            f"ended without an answer, with exit code {exitcode}: something in it called exit, or tp_teach could not "
-            "be imported; then the reason stands in the terminal that started this program"
-        )
-    try:
-        name = signal.Signals(-exitcode).name
-    except ValueError:
-        name = f"signal {-exitcode}"
-    meaning = {
-        "SIGKILL": "someone killed it, or the system did because memory ran out",
-        "SIGSEGV": "native code touched memory that is not its own"
-        # torch 2.13: DETAIL checks and DistributedDataParallel together, even in one process
-        + (
-            "; torch's checks of collectives do that under DistributedDataParallel, so try check=False" if check else ""
-        ),
-        "SIGABRT": "native code gave up; often a collective that did not fit its peers",
-        "SIGTERM": "someone asked it to end",
-    }.get(name)
-    return f"was ended by {name}" + (f": {meaning}" if meaning else "")

@@ -18,7 +18,7 @@ _NATIVE = re.compile(r"gloo/|ProcessGroup|Timed out waiting \d+ms")
 # Python 3.10 draws no carets, and later versions draw them differently.
 _NOT_SHOWN = re.compile(r"[ |+-]*(Exception Group )?Traceback \(most recent call last\):|[ |]*[~^]+\s*")
 _FINGERPRINT = re.compile(
-    r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+, OpType=(\w+)"
+    r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+(?:, )?OpType=(\w+)"
     r"(?:, TensorShape=\[([^\]]*)\])?(?:, TensorDtypes=(\w+))?"
 )
 MOST_FRAMES = 12
@@ -49,11 +49,27 @@ def text_of(error: BaseException) -> str:
 def reason(error: BaseException) -> str:
     """The exception's text; torch's report of collectives that differ, in short."""
     text = text_of(error)
-    if text.startswith("Detected mismatch between collectives"):
-        sides = _FINGERPRINT.findall(text)
-        said = ", ".join(f"rank {rank} calls {_in_words(op, shape, dtype)}" for rank, op, shape, dtype in sides)
-        return f"the ranks call different collectives: {said}" if said else text
-    return text
+    return different_calls(dict(_sides(text))) if _sides(text) else text
+
+
+def own_call(error: BaseException) -> str:
+    """The collective of the rank itself, in words, where the error is torch's report of collectives that differ.
+
+    torch 2.13 misreads the name of the other side's when one of the two has no tensor, as a barrier has none.
+    """
+    return _sides(text_of(error))[0][1] if _sides(text_of(error)) else ""
+
+
+def different_calls(calls: dict[int, str]) -> str:
+    """`calls[r]` is the collective of rank r in words, as far as it is known."""
+    said = ", ".join(f"rank {rank} calls {call}" for rank, call in sorted(calls.items()))
+    return f"the ranks call different collectives: {said}"
+
+
+def _sides(text: str) -> list[tuple[int, str]]:
+    if not text.startswith("Detected mismatch between collectives"):
+        return []
+    return [(int(rank), _in_words(op, shape, dtype)) for rank, op, shape, dtype in _FINGERPRINT.findall(text)]
 
 
 def _in_words(op: str, shape: str, dtype: str) -> str:

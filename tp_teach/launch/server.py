@@ -11,8 +11,6 @@ import tempfile
 
 REST = ("torch.distributed.tensor.parallel", "torch._dynamo", "torch.utils.data")
 """What training needs beside torch itself."""
-# In a notebook the first launch is often a small one, and the reader waits for it; `preload` brings the rest later.
-PRELOAD = ["tp_teach.launch.preload"] if "ipykernel" in sys.modules else ["torch", "cloudpickle", *REST]
 
 
 def available() -> bool:
@@ -27,7 +25,10 @@ def warm() -> None:
     """
     if not available():
         return
-    multiprocessing.forkserver.set_forkserver_preload(PRELOAD)
+    # The first launch is often a small one, and somebody waits for it; `preload` brings the rest a little later.
+    rest = REST if "torch.distributed.tensor" in sys.modules else ()
+    # `preload` sets a timer, so it comes last. The server says nothing of a module that it does not find.
+    multiprocessing.forkserver.set_forkserver_preload(["torch", "cloudpickle", *rest, "tp_teach.launch.preload"])
     # An interrupt reaches the server too. It ignores it once it serves, but not yet while it imports torch. The
     # tracker comes first, because starting it lifts the block.
     multiprocessing.resource_tracker.ensure_running()

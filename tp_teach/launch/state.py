@@ -19,6 +19,7 @@ NOT_THE_LEARNER = (
     TORCH,
     LAUNCH,
     os.path.join(os.path.dirname(LAUNCH), "measure"),
+    os.path.join(os.path.dirname(LAUNCH), "simulate"),
     sysconfig.get_path("stdlib"),
     sysconfig.get_path("purelib"),
 )
@@ -74,7 +75,7 @@ def _read(rank: int, stack: list[tuple[FrameType, int]]) -> RankState:
         filename = frame.f_code.co_filename
         if not filename.startswith(NOT_THE_LEARNER):
             source = linecache.getline(filename, number).strip()
-            line = f"{os.path.basename(filename)}, line {number}: {source}".rstrip(": ")
+            line = f"{os.path.basename(filename)}, line {number}" + (f": {source}" if source else "")
     return RankState(rank, line, next(filter(None, (_call(frame) for frame, _ in stack)), None))
 
 

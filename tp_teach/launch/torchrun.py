@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,9 @@ def join(
             dist.gather_object(mine, everyone, dst=0)
     finally:
         current_log.reset(token)
+        # Gloo's threads drop their last tensors a little late, and need Python's lock to do so. A program that ends
+        # while one of them waits for it is aborted ("terminate called without an active exception").
+        time.sleep(0.1)
     if everyone is None:
         return None
     devices, values, logs = zip(*everyone, strict=True)

@@ -51,13 +51,17 @@ class Returned:
 
 @dataclass(frozen=True)
 class Raised:
-    """The function raised; `kind` is error, timeout or peer (another rank is gone)."""
+    """The function raised; `kind` is error, timeout or peer (another rank is gone).
+
+    `call` is this rank's collective, if the ranks call different ones.
+    """
 
     kind: str
     error: str
     reason: str
     traceback: str
     state: RankState
+    call: str = ""
 
 
 class RankConnection:
@@ -73,8 +77,9 @@ class RankConnection:
     def send(self, message: Any, buffers: Sequence[PickleBuffer] = ()) -> None:
         with self.lock:
             self.line.send(message)
-            for buffer in buffers:
-                self.line.send_bytes(buffer.raw())
+            for numbers in (buffer.raw() for buffer in buffers):
+                for start in range(0, numbers.nbytes, pickling.PIECE):
+                    self.line.send_bytes(numbers[start : start + pickling.PIECE])
 
     def _listen(self) -> None:
         try:
@@ -97,6 +102,8 @@ def main(rank: int, line: Connection, lifeline: Connection, options: LaunchOptio
     connection = RankConnection(rank, line)
     if rank == 0:
         report_to.set(connection.send)
+    connection.send("here")
+    connection.calls.get()
     info = RankInfo(
         rank,
         options.world_size,
@@ -111,8 +118,6 @@ def main(rank: int, line: Connection, lifeline: Connection, options: LaunchOptio
         with process_group(info, store):
             while (call := connection.calls.get()) is not None:
                 _answer(connection, *_run(rank, call))
-            if options.backend == "gloo":
-                end_group()  # the system closes a process's connections sooner than Gloo does
     except Exception as error:  # the process group itself could not be joined
         _answer(connection, _raised(rank, error))
         connection.calls.get()
@@ -145,7 +150,9 @@ def _answer(connection: RankConnection, answer: Returned | Raised, buffers: Sequ
 def _raised(rank: int, error: BaseException) -> Raised:
     kind = report.kind(error)
     where = of_exception(rank, error, waited=kind == "timeout")
-    return Raised(kind, type(error).__name__, report.reason(error), report.own_lines(error), where)
+    return Raised(
+        kind, type(error).__name__, report.reason(error), report.own_lines(error), where, report.own_call(error)
+    )
 
 
 def _prepare(rank: int, lifeline: Connection, options: LaunchOptions) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from tp_teach.launch import RankFailed, RanksStuck
-from tp_teach.lesson.exercises import four_ranks
+from tp_teach.lesson import exercises
 
-EXERCISES: dict[str, Callable[[Any], str | None]] = {
-    "own-row": four_ranks.own_row,
-    "who-waits": four_ranks.who_waits,
-}
+
+class Solved(str):
+    """What an exercise returns for a right answer that has a cost: the answer's cost beside the target."""
 
 
 def check(exercise: str, answer: Any) -> None:
@@ -19,8 +20,9 @@ def check(exercise: str, answer: Any) -> None:
 
     Raises ValueError for an exercise that does not exist.
     """
-    if exercise not in EXERCISES:
-        raise ValueError(f"exercise={exercise!r} is not known; there are {', '.join(EXERCISES)}")
+    known = all_exercises()
+    if exercise not in known:
+        raise ValueError(f"exercise={exercise!r} is not known; there are {', '.join(known)}")
     print(f"{exercise}: {verdict(exercise, answer)}")
 
 
@@ -29,9 +31,19 @@ def verdict(exercise: str, answer: Any) -> str:
     if answer is None or answer is ...:
         return "not yet: there is no answer so far"
     try:
-        hint = EXERCISES[exercise](answer)
+        hint = all_exercises()[exercise](answer)
     except (RankFailed, RanksStuck) as error:
         hint = f"it did not run to its end. {error}"
     except (TypeError, ValueError) as error:  # an answer that cannot be launched, or that is no answer at all
         hint = str(error)
-    return "ok" if hint is None else f"not yet: {hint}"
+    if hint is None:
+        return "ok"
+    return f"ok: {hint}" if isinstance(hint, Solved) else f"not yet: {hint}"
+
+
+def all_exercises() -> dict[str, Callable[[Any], str | None]]:
+    """Every exercise by name: a function from an answer to a hint, or to None or `Solved` when it is right."""
+    found = {}
+    for module in sorted(pkgutil.iter_modules(exercises.__path__), key=lambda module: module.name):
+        found |= import_module(f"{exercises.__name__}.{module.name}").EXERCISES
+    return found

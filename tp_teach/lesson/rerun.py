@@ -17,6 +17,8 @@ from nbclient import NotebookClient
 CELL_TIMEOUT = 120
 """Seconds that one cell may take."""
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
 
 def rerun(path: Path) -> None:
     """Run a notebook in a new kernel, in its own folder, and replace the file when every cell has run.
@@ -67,6 +69,8 @@ def canonical(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             count += 1
             cell.execution_count = count
             for output in cell.outputs:
+                # A widget lives in its kernel; its picture stays. Without the widget's state, the key shows an error.
+                output.get("data", {}).pop(WIDGET, None)
                 if output.output_type == "execute_result":
                     output.execution_count = count
     return notebook

@@ -7,14 +7,16 @@ import itertools
 import weakref
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from tp_teach.measure.simulated import simulated
 from tp_teach.tables import KINDS
 
 
@@ -33,15 +35,21 @@ class StorageRecord:
 class StorageTracker:
     """The live storages of one rank, by kind, and the largest sum they reached.
 
-    Views, tied weights and re-used buffers share a storage, so they count once. What native code allocates and frees
-    within one operation is not seen.
+    Views, tied weights and re-used buffers share a storage, so they count once. Activations are what autograd saves:
+    under autocast also the bfloat16 copies of weights, under activation checkpointing of each block its input alone.
+    Temporary are what a block computes again in the backward, the parameters that FSDP2 makes whole for a while, and
+    the buckets of native data parallelism.
+    What native code allocates and frees within one operation is not seen; a compiled block is one such operation, so
+    that its peak may be missed.
     """
 
     def __init__(self) -> None:
         self._live: dict[int, tuple[weakref.ref, StorageRecord]] = {}
+        self._resized: set[int] = set()
         self._total = 0
-        self._most = 0
-        self._at_most: list[StorageRecord] = []
+        self.place = ""
+        self._most: dict[str, int] = {}
+        self._at_most: dict[str, list[StorageRecord]] = {}
 
     def add(self, tensors: Iterable[torch.Tensor], kind: str | None = None, born: bool = False) -> None:
         """Count tensors, if their storages are not yet counted; name their kind, unless it is settled.
@@ -57,18 +65,44 @@ class StorageTracker:
             piece = self._live[key][1]
             if kind and piece.kind == "temporary" and (piece.born or kind != "activations"):
                 piece.kind = kind
-        if self._total > self._most:
-            self._most, self._at_most = self._total, self.now()
+        self._read_sizes()
+        if self._total > self._most.get(self.place, -1):
+            self._most[self.place], self._at_most[self.place] = self._total, self.now()
+
+    def add_resized(self, tensors: list[torch.Tensor]) -> None:
+        """Count tensors whose storages are emptied and filled again: parameters that FSDP2 makes whole for a while.
+
+        They are temporary, though autograd saves them.
+        """
+        self.add(tensors)
+        for storage in itertools.chain.from_iterable(map(storages, tensors)):
+            self._live[storage._cdata][1].born = False
+            self._resized.add(storage._cdata)
 
     def now(self) -> list[StorageRecord]:
         """The pieces that live now. Read their kinds at the end, when they are settled."""
+        self._read_sizes()
         return [piece for _, piece in self._live.values()]
 
     def at_peak(self) -> list[StorageRecord]:
         """The pieces that lived when their sum was largest."""
+        return self._at_most[max(self._most, key=self._most.__getitem__)] if self._most else []
+
+    def at_peaks(self) -> dict[str, list[StorageRecord]]:
+        """The same for each `place` that was set while tensors were added."""
         return self._at_most
 
+    def _read_sizes(self) -> None:
+        for key in tuple(self._resized):
+            ref, piece = self._live.get(key, (lambda: None, None))
+            storage = ref()
+            if storage is not None and storage.nbytes() != piece.nbytes:
+                # A new piece: what was noted at an earlier moment keeps its size.
+                self._live[key] = ref, replace(piece, nbytes=storage.nbytes())
+                self._total += storage.nbytes() - piece.nbytes
+
     def _gone(self, key: int) -> None:
+        self._resized.discard(key)
         self._total -= self._live.pop(key)[1].nbytes
 
 
@@ -82,9 +116,10 @@ def storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     # By attribute: to_local() and detach() are operations, and would themselves be measured.
     mine = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     mine = mine.elem if isinstance(mine, AsyncCollectiveTensor) else mine
+    if mine.device.type == "meta" or (isinstance(mine, FakeTensor) and not simulated()):
+        return []
     if mine.layout is torch.strided:
-        storage = mine.untyped_storage()
-        return [] if storage.device.type == "meta" else [storage]
+        return [mine.untyped_storage()]
     if mine.layout is torch.sparse_coo:
         with _disable_current_modes(), torch.no_grad():
             return [part.untyped_storage() for part in (mine._indices(), mine._values())]
@@ -115,9 +150,12 @@ def memory_rows(step: int, moment: str, pieces: list[StorageRecord]) -> list[dic
 def allocated_rows(device: torch.device, step: int, moment: str) -> list[dict]:
     """What the device's allocator says: allocated and reserved on CUDA, live tensor bytes as allocated on a CPU.
 
-    At the moment `peak` these are the CUDA allocator's largest numbers since they were last reset; a CPU has none.
+    At the moment `peak` these are the CUDA allocator's largest numbers since they were last reset; a CPU has none. A
+    simulated rank has no allocator and no rows.
     """
-    if device.type != "cuda":
+    if simulated():
+        held = {}
+    elif device.type != "cuda":
         held = {"allocated": live_tensor_bytes()} if moment != "peak" else {}
     elif moment == "peak":
         held = {
@@ -137,3 +175,14 @@ def live_tensor_bytes() -> int:
         if issubclass(type(thing), torch.Tensor):
             found |= {storage._cdata: storage.nbytes() for storage in storages(thing)}
     return sum(found.values())
+
+
+def restored(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
+    """Hand a saved tensor back. With hooks in place autograd leaves this check to them."""
+    tensor, version = saved
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"{tensor.dtype} {tuple(tensor.shape)} is at version {tensor._version}, expected version {version}"
+        )
+    return tensor

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -21,9 +22,10 @@ def shard_rows(model: nn.Module) -> list[dict]:
             mine = local(parameter)
             if isinstance(parameter, DTensor):
                 placement = _words(parameter.placements)
-                _, offset = compute_local_shape_and_global_offset(
-                    parameter.shape, parameter.device_mesh, parameter.placements
-                )
+                with _disable_current_modes():  # it reads numbers of tensors, also in a simulation
+                    _, offset = compute_local_shape_and_global_offset(
+                        parameter.shape, parameter.device_mesh, parameter.placements
+                    )
             else:
                 placement, offset = "plain", (0,) * parameter.ndim
             rows.append(

@@ -6,31 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
-
+from tp_teach.plot.line_draw import HEIGHT, LEFT, STEP, Curve, course, curve, legend, lines
 from tp_teach.plot.page import Page
 from tp_teach.plot.picture import Picture, neutral
 from tp_teach.plot.rows import rank_sets, rows_of
-from tp_teach.plot.style import GRID, MARGIN, QUIET, RUN_COLOURS, RUN_DASHES, WIDTH, rank_colour
+from tp_teach.plot.style import MARGIN, WIDTH, rank_colour
 from tp_teach.plot.words import counted, listed, ranks_in_words
 from tp_teach.run import Run
 
-LEFT, HEIGHT = 0.95, 3.6  # inches
 SAME = 1e-5  # relative difference below which ranks are said to agree
 MOST_RANKS = 8
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One line: its words, its points, and how it looks."""
-
-    label: str
-    steps: tuple[int, ...]
-    losses: tuple[float, ...]
-    colour: str
-    dash: object
-    width: float
 
 
 @neutral()
@@ -53,8 +38,9 @@ def loss(run: Run, *others: Run, labels: Sequence[str] | None = None) -> Picture
     page = Page()
     y = page.title("Loss, step by step", _subtitle(runs, split))
     if len(curves) > 1:
-        y = _legend(page, y, curves)
-    page.plot(MARGIN + LEFT, y + 0.1, WIDTH - 2 * MARGIN - LEFT - 0.1, HEIGHT, lambda axes: _lines(axes, curves))
+        y = legend(page, y, curves)
+    room = WIDTH - 2 * MARGIN - LEFT - 0.1
+    page.plot(MARGIN + LEFT, y + 0.1, room, HEIGHT, lambda axes: lines(axes, curves, STEP, "loss (no unit)"))
     return page.picture(y + 0.1 + HEIGHT + 0.62 + MARGIN, _alt(curves, runs, split))
 
 
@@ -86,9 +72,8 @@ def _curves(run: Run, label: str, before: int) -> list[Curve]:
         named = [(f"{end} of {len(points)} ranks", _extreme(points, end), "") for end in ("least", "most")]
     curves = []
     for place, (who, (steps, losses), colour) in enumerate(named, start=before):
-        looks = (colour or RUN_COLOURS[place % len(RUN_COLOURS)], RUN_DASHES[place % len(RUN_DASHES)])
         words = ", ".join(part for part in (label, who) if part)
-        curves.append(Curve(words, steps, losses, *looks, max(6.5 - 1.5 * place, 2.5)))
+        curves.append(curve(words, steps, losses, place, colour))
     return curves
 
 
@@ -123,42 +108,8 @@ def _subtitle(runs: Sequence[Run], split: Sequence[str]) -> str:
     return f"{said}: the ranks disagree" + (f" in {listed(split)}" if len(runs) > 1 else "")
 
 
-def _legend(page: Page, y: float, curves: Sequence[Curve]) -> float:
-    entries = [
-        (curve.label, {"color": curve.colour, "linestyle": curve.dash, "linewidth": curve.width}) for curve in curves
-    ]
-    return page.legend(MARGIN, y, entries, swatch=0.7)
-
-
-def _lines(axes: Axes, curves: Sequence[Curve]) -> None:
-    for curve in curves:
-        looks = {"color": curve.colour, "linestyle": curve.dash, "linewidth": curve.width, "gid": curve.label}
-        axes.plot(curve.steps, curve.losses, marker="o" if len(curve.steps) == 1 else None, markersize=10, **looks)
-    axes.grid(color=GRID)
-    axes.margins(x=0.02, y=0.06)
-    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(6))
-    axes.set_xlabel("training step (number)")
-    axes.set_ylabel("loss (no unit)")
-    if not any(isfinite(value) for curve in curves for value in curve.losses):
-        axes.text(0.5, 0.5, "no loss is a finite number", ha="center", transform=axes.transAxes, color=QUIET)
-
-
 def _alt(curves: Sequence[Curve], runs: Sequence[Run], split: Sequence[str]) -> str:
     said = [f"Loss over training steps, {counted(len(runs), 'run')}"]
     said += [f"the ranks{f' of {listed(split)}' if len(runs) > 1 else ''} disagree"] if split else []
-    said += [f"{curve.label}: {_course(curve)}" if curve.label else _course(curve) for curve in curves]
+    said += [f"{one.label}: {course(one)}" if one.label else course(one) for one in curves]
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in said)
-
-
-def _course(curve: Curve) -> str:
-    first, last = curve.losses[0], curve.losses[-1]
-    where = f"over {counted(len(curve.steps), 'step')}"
-    bad = next((step for step, value in zip(curve.steps, curve.losses, strict=True) if not isfinite(value)), None)
-    if bad is not None:
-        return f"not a finite number from step {bad} on"
-    if len(curve.losses) == 1:
-        return f"{first:.2f} in the only step"
-    if f"{first:.2f}" == f"{last:.2f}":
-        return f"from {first:.2f} to {last:.2f} {where}"
-    return f"{'falls' if last < first else 'rises'} from {first:.2f} to {last:.2f} {where}"

@@ -7,8 +7,9 @@ from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.text import Text
 
 from tp_teach.plot.picture import Picture
@@ -29,6 +30,7 @@ from tp_teach.plot.words import width_of, wrap, wrap_words
 
 LINE = 1.28 / 72  # inches from one line to the next, for each point of letter size
 TINY = 0.06  # inches
+CHIP = 0.36  # inches, the square that stands for a rank
 
 
 class Page:
@@ -55,6 +57,25 @@ class Page:
         y = self.text(MARGIN, MARGIN, title, TITLE, weight="bold")
         return self.lines(MARGIN, y + 0.02, wrap_words(subtitle, WIDTH - 2 * MARGIN, SMALL), color=QUIET) + 0.12
 
+    def rank_key(self, ranks: Sequence[int]) -> None:
+        """What each rank looks like, at the right of the title; of many ranks the first eight and the last number."""
+        shown = ranks[:8]
+        more = f"… {ranks[-1]}" if len(ranks) > 8 else ""
+        top = MARGIN - 0.08
+        x = WIDTH - MARGIN - (width_of(more, SMALL) + 0.1 if more else 0)
+        if more:
+            self.text(WIDTH - MARGIN, top + CHIP / 2, more, ha="right", va="center_baseline")
+        x -= len(shown) * CHIP + (len(shown) - 1) * 0.12
+        self.text(x - 0.12, top + CHIP / 2, "rank", ha="right", va="center_baseline")
+        for rank in shown:
+            self.chip(x, top, rank, gid=f"copy key rank {rank}")
+            x += CHIP + 0.12
+
+    def chip(self, x: float, y: float, rank: int, gid: str | None = None) -> None:
+        """A square with a rank's colour, hatch and number, its top left corner at (x, y)."""
+        self.rank_box(x, y, CHIP, CHIP, rank, gid)
+        self.badge(x + CHIP / 2, y + CHIP / 2, str(rank))
+
     def foot(self, y: float, sentences: Sequence[str]) -> float:
         """The figure's last lines, none broken inside a sentence that fits a line; returns its height."""
         room = WIDTH - 2 * MARGIN
@@ -65,9 +86,19 @@ class Page:
         """A rectangle with its top left corner at (x, y), in inches."""
         self.artists.append(Rectangle((x, y), width, height, **looks))
 
+    def boxes(self, places: Sequence[tuple[float, float, float, float]], **looks: Any) -> None:
+        """Many rectangles of one look, as left, top, width and height in inches: quicker than one after the other."""
+        corners = [((x, y), (x + w, y), (x + w, y + h), (x, y + h)) for x, y, w, h in places]
+        self.artists.append(PolyCollection(corners, **looks))
+
     def line(self, x: Sequence[float], y: Sequence[float], **looks: Any) -> None:
         """A line through points in inches."""
         self.artists.append(Line2D(x, y, solid_capstyle="butt", **looks))
+
+    def arrow(self, tail: tuple[float, float], tip: tuple[float, float], colour: str) -> None:
+        """A straight arrow from `tail` to `tip`, in inches."""
+        looks = {"arrowstyle": "-|>", "mutation_scale": 20, "shrinkA": 0, "shrinkB": 0, "linewidth": 3}
+        self.artists.append(FancyArrowPatch(tail, tip, color=colour, **looks))
 
     def filled(
         self, x: float, y: float, width: float, height: float, colour: str, hatch: str, gid: str | None = None

@@ -10,6 +10,7 @@ FILLED_BY = (
     ("shards", "wrap the training step in `tp.measure(model, optimizer)`"),
     ("comm", "wrap the training step in `tp.measure(model, optimizer)`"),
     ("memory", "wrap the training step in `tp.measure(model, optimizer)`"),
+    ("timeline", "launch a function, and wrap what it does in `with tp.timeline():`"),
     ("steps", "train with `tp.train`, or record one row a step in your own loop"),
 )
 

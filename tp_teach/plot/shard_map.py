@@ -12,12 +12,11 @@ from tp_teach.plot.rows import origin, rows_of
 from tp_teach.plot.shard_data import Cut, cuts, in_words, shape_in_words, sheets
 from tp_teach.plot.shard_draw import CARD_DECK, deck, matrix, matrix_size
 from tp_teach.plot.style import LABEL, MARGIN, QUIET, SMALL, TITLE, WIDTH, in_binary
-from tp_teach.plot.words import counted, exact, ranks_in_words, width_of, wrap, wrap_name
+from tp_teach.plot.words import counted, exact, ranks_in_words, wrap, wrap_name
 from tp_teach.run import Run
 
 GAP = 0.3  # inches between columns
 MOST_CARDS = 8
-CHIP = 0.36
 
 
 @neutral()
@@ -50,17 +49,7 @@ def shards(run: Run, parameters: str | Sequence[str] | None = None) -> Picture:
 
 def _head(page: Page, run: Run, ranks: list[int]) -> float:
     y = page.text(MARGIN, MARGIN, "Who holds what", TITLE, weight="bold")
-    shown = ranks[:8]
-    more = f"… {ranks[-1]}" if len(ranks) > 8 else ""
-    x = WIDTH - MARGIN - (width_of(more, SMALL) + 0.1 if more else 0)
-    if more:
-        page.text(WIDTH - MARGIN, MARGIN + CHIP / 2, more, ha="right", va="center_baseline")
-    x -= len(shown) * CHIP + (len(shown) - 1) * 0.12
-    page.text(x - 0.12, MARGIN + CHIP / 2, "rank", ha="right", va="center_baseline")
-    for rank in shown:
-        page.rank_box(x, MARGIN, CHIP, CHIP, rank)
-        page.badge(x + CHIP / 2, MARGIN + CHIP / 2, str(rank))
-        x += CHIP + 0.12
+    page.rank_key(ranks)
     return page.text(MARGIN, y + 0.02, f"{counted(len(ranks), 'rank')}, {origin(run)}", color=QUIET) + 0.15
 
 

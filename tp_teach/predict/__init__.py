@@ -1,5 +1,5 @@
 """What a run should do, from arithmetic alone: the tables of a `Run` without a process, a GPU or torch."""
 
-from tp_teach.predict.toy import predict
+from tp_teach.predict.entry import predict
 
 __all__ = ["predict"]

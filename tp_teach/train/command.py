@@ -16,18 +16,18 @@ from tp_teach.launch import RankFailed, RanksStuck, launch
 from tp_teach.launch.torchrun import join, started_by_torchrun
 from tp_teach.model.config import TrainConfig
 from tp_teach.run import make_draft
-from tp_teach.train.loop import train
+from tp_teach.train.loop import first_step, train
 
 PROGRAM = "python -m tp_teach.train"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Train the tensor-parallel toy transformer on several ranks."""
+    """Train the toy transformer or a decoder on several ranks."""
 
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    preset: Literal["seed", "classroom"] = "seed"
-    """where the defaults below come from: seed is sized for GPUs, classroom for two CPU cores"""
+    preset: Literal["seed", "classroom", "decoder"] = "seed"
+    """where the defaults below come from: seed is sized for GPUs, classroom and decoder for two CPU cores"""
     world_size: int | None = None
     """ranks to start; under torchrun it says how many"""
     device: Literal["cpu", "cuda"] | None = None
@@ -36,6 +36,8 @@ class Options:
     """how the ranks talk; chosen by the GPUs present if left out"""
     save: Path | None = None
     """folder that keeps the run; tp.load opens it in a notebook"""
+    checkpoint: Path | None = None
+    """folder that keeps model and optimizer; if it holds some already, training goes on after them"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,10 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
 
-def train_and_report(config: TrainConfig) -> float:
+def train_and_report(config: TrainConfig, checkpoint: Path | None) -> float:
     """`train`, with its log on standard output."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
-    return train(config)
+    return train(config, checkpoint=checkpoint)
 
 
 def _parse(arguments: list[str]) -> Options:
@@ -70,17 +72,19 @@ def _parse(arguments: list[str]) -> Options:
 def _train(options: Options) -> int:
     if options.save is not None and os.environ.get("RANK", "0") == "0":
         make_draft(options.save).rmdir()  # a folder that cannot be written is found before training
+    first_step(options.config, options.checkpoint)  # and one that holds something else
     if started_by_torchrun():
         size = int(os.environ["WORLD_SIZE"])
         if options.world_size not in (None, size):
             raise ValueError(f"--world-size {options.world_size} does not fit: torchrun has started {size} ranks")
-        run = join(train_and_report, options.config, device=options.device, backend=options.backend)
+        run = join(train_and_report, options.config, options.checkpoint, device=options.device, backend=options.backend)
     elif options.world_size is None:
         raise ValueError("--world-size is missing; say how many ranks to start, such as --world-size 3")
     else:
         run = launch(
             train_and_report,
             options.config,
+            options.checkpoint,
             world_size=options.world_size,
             device=options.device,
             backend=options.backend,

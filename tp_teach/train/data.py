@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from tp_teach.model.config import TrainConfig
@@ -27,7 +28,10 @@ class RandomTextDataset(Dataset):
         """Tokens (seq_len,) and a label (), both int64."""
         if not 0 <= index < self.num_samples:
             raise IndexError(f"index={index} is not in a data set of {self.num_samples} samples")
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + index) % 2**63)
+        return self.sample(torch.Generator().manual_seed((self.seed * 1_000_003 + index) % 2**63))
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """One sample, from this generator's numbers alone."""
         tokens = torch.randint(self.vocab_size, (self.seq_len,), generator=generator)
         return tokens, self.label(tokens, generator)
 
@@ -52,14 +56,53 @@ class FirstTokenDataset(RandomTextDataset):
         return self.class_of[tokens[0]].clone()
 
 
+class ContinuedTextDataset(RandomTextDataset):
+    """For a decoder: text whose labels are its next tokens. The text is random, so nothing can be learned."""
+
+    def sample(self, generator: torch.Generator) -> Batch:
+        """Tokens (seq_len,) and the token after each (seq_len,), both int64."""
+        text = self.text(generator)
+        return text[:-1].clone(), text[1:].clone()
+
+    def text(self, generator: torch.Generator) -> torch.Tensor:
+        """Tokens (seq_len + 1,)."""
+        return torch.randint(self.vocab_size, (self.seq_len + 1,), generator=generator)
+
+
+class NextTokenDataset(ContinuedTextDataset):
+    """For a decoder: the first token is random, and each token decides the next.
+
+    A fixed permutation of the vocabulary, drawn from the seed, gives each token its successor.
+    """
+
+    def __init__(self, num_samples: int, seq_len: int, vocab_size: int, num_classes: int, seed: int = 1234) -> None:
+        super().__init__(num_samples, seq_len, vocab_size, num_classes, seed)
+        self.after = torch.randperm(vocab_size, generator=torch.Generator().manual_seed(seed)).tolist()
+
+    def text(self, generator: torch.Generator) -> torch.Tensor:
+        """Tokens (seq_len + 1,)."""
+        text = [int(torch.randint(self.vocab_size, (), generator=generator))]
+        while len(text) <= self.seq_len:
+            text.append(self.after[text[-1]])
+        return torch.tensor(text)
+
+
 def dataset(config: TrainConfig) -> RandomTextDataset:
     """The data set that the configuration names."""
-    kind = {"random": RandomTextDataset, "first-token": FirstTokenDataset}[config.task]
+    kind = {
+        ("toy", "random"): RandomTextDataset,
+        ("toy", "first-token"): FirstTokenDataset,
+        ("decoder", "random"): ContinuedTextDataset,
+        ("decoder", "next-token"): NextTokenDataset,
+    }[config.model, config.task]
     return kind(config.num_samples, config.seq_len, config.vocab_size, config.num_classes, config.seed)
 
 
 def endless_batches(config: TrainConfig, pin_memory: bool = False) -> Iterator[Batch]:
-    """Shuffled whole batches, starting over when the data run out: (batch, seq_len) and (batch,), int64."""
+    """Shuffled whole batches, starting over when the data run out, int64.
+
+    Tokens are (batch, seq_len); labels are (batch,) for the toy and (batch, seq_len) for the decoder.
+    """
     data = dataset(config)
     loader = DataLoader(
         data,
@@ -76,10 +119,13 @@ def endless_batches(config: TrainConfig, pin_memory: bool = False) -> Iterator[B
         yield from loader
 
 
-def broadcast_batches(config: TrainConfig, batches: Iterable[Batch] | None, device: torch.device) -> Iterator[Batch]:
+def broadcast_batches(
+    config: TrainConfig, batches: Iterable[Batch] | None, device: torch.device, start: int = 0
+) -> Iterator[Batch]:
     """Hand every rank rank 0's batches, on its device. `batches` is None on the other ranks.
 
-    A tensor-parallel group works on one batch together. With data parallelism beside it, each group would get its own.
+    Every rank gets the whole batch: a tensor-parallel group works on the same samples together, and each
+    data-parallel group takes its part by `share`. The first `start` batches are left out.
 
     Raises ValueError on rank 0 when a batch does not have the configuration's shape and the dtype int64, or when there
     is none left.
@@ -88,14 +134,30 @@ def broadcast_batches(config: TrainConfig, batches: Iterable[Batch] | None, devi
     for step in range(config.max_steps):
         if source is not None:
             # Gloo sends the wrong numbers of a tensor that is not contiguous, and raises nothing.
-            batch = _next_batch(config, source, step)
+            # What a loader makes on its way is not the step's: with workers it would be in other processes.
+            with _disable_current_modes():
+                batch = _next_batch(config, source, step)
             tokens, labels = (tensor.contiguous().to(device, non_blocking=True) for tensor in batch)
         else:
-            tokens = torch.empty((config.batch_size, config.seq_len), dtype=torch.long, device=device)
-            labels = torch.empty((config.batch_size,), dtype=torch.long, device=device)
+            tokens, labels = (torch.empty(shape, dtype=torch.long, device=device) for shape in _shapes(config))
+        if step < start:
+            continue
         dist.broadcast(tokens, src=0)
         dist.broadcast(labels, src=0)
         yield tokens, labels
+
+
+def share(config: TrainConfig, batch: Batch, group: int) -> Iterator[Batch]:
+    """The micro-batches of one data-parallel group: its part of the whole batch, in `accumulate` pieces."""
+    size = config.micro_batch
+    for number in range(group * config.accumulate, (group + 1) * config.accumulate):
+        tokens, labels = (tensor[number * size : (number + 1) * size] for tensor in batch)
+        yield tokens, labels
+
+
+def _shapes(config: TrainConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    tokens = (config.batch_size, config.seq_len)
+    return tokens, tokens if config.model == "decoder" else tokens[:1]
 
 
 def _next_batch(config: TrainConfig, source: Iterator[Batch], step: int) -> Batch:
@@ -105,10 +167,10 @@ def _next_batch(config: TrainConfig, source: Iterator[Batch], step: int) -> Batc
     tokens, labels = batch
     if tokens.dtype != torch.long or labels.dtype != torch.long:
         raise ValueError(f"batch {step} has {tokens.dtype} tokens and {labels.dtype} labels; both must be torch.int64")
-    wanted = (config.batch_size, config.seq_len)
-    if tuple(tokens.shape) != wanted or tuple(labels.shape) != wanted[:1]:
+    wanted = _shapes(config)
+    if (tuple(tokens.shape), tuple(labels.shape)) != wanted:
         raise ValueError(
             f"batch {step} has tokens {tuple(tokens.shape)} and labels {tuple(labels.shape)}; "
-            f"this configuration needs {wanted} and {wanted[:1]}"
+            f"this configuration needs {wanted[0]} and {wanted[1]}"
         )
     return tokens, labels

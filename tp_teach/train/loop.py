@@ -2,137 +2,163 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
+import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
 
 from tp_teach.launch import device as this_device
 from tp_teach.launch import progress
 from tp_teach.measure import measure
-from tp_teach.measure.memory import allocated_rows
-from tp_teach.measure.shards import shard_rows
+from tp_teach.measure.simulated import simulated
 from tp_teach.model.config import TrainConfig
-from tp_teach.model.toy import ToyTransformer
-from tp_teach.parallel.plans import cut_mlp_blocks
-from tp_teach.tables import record, record_config
-from tp_teach.train.data import Batch, broadcast_batches, endless_batches
+from tp_teach.tables import record_config
+from tp_teach.train.build import build, data_mesh, make_mesh
+from tp_teach.train.checkpoint import load, newest, save
+from tp_teach.train.checks import check_compiler, check_model
+from tp_teach.train.data import Batch, broadcast_batches, endless_batches, share
+from tp_teach.train.gradients import clip, grad_norm
+from tp_teach.train.log import log_summary, record_step
 
-log = logging.getLogger("tp_teach.train")
 
+def train(
+    config: TrainConfig, batches: Iterable[Batch] | None = None, checkpoint: str | os.PathLike | None = None
+) -> float:
+    """Train the configuration's model, cut over all ranks; what one rank does. Returns the last loss.
 
-def train(config: TrainConfig, batches: Iterable[Batch] | None = None) -> float:
-    """Train the toy transformer, cut over all ranks; what one rank does. Returns the last loss.
+    `batches` replaces the configuration's own data: pairs of int64 tokens (batch_size, seq_len) and labels, which are
+    (batch_size,) for the toy and (batch_size, seq_len) for the decoder, at least `max_steps` of them; only rank 0's are
+    used. Step 1 (step 0 when it is the only one) is measured, so that the optimizer's state is there. Every `log_every`
+    steps, and at the last, the loss of the whole batch, the gradient norm (before it is clipped), memory and elapsed
+    seconds are recorded; rank 0 logs them too (logger `tp_teach.train`, level INFO).
 
-    `batches` replaces the configuration's own data: pairs of int64 tokens (batch_size, seq_len) and labels
-    (batch_size,), at least `max_steps` of them; only rank 0's are used. Step 1 (step 0 when it is the only one) is
-    measured, so that the optimizer's state is there. Every `log_every` steps, and at the last, loss, gradient norm,
-    memory and elapsed seconds are recorded; rank 0 logs them too (logger `tp_teach.train`, level INFO).
+    In a simulation (`tp.simulate`) there are no numbers: training ends after the measured step, and losses are NaN.
 
-    Raises ValueError when `hidden_dim` does not divide by the ranks, TypeError for another configuration.
+    `checkpoint` is a folder that all ranks can reach. Whenever a step is recorded, model and optimizer are saved there;
+    if it holds some already, from any number of ranks, training goes on after them, with the batches that follow.
+
+    Raises ValueError for sizes that do not divide by the ranks, for a checkpoint that does not fit, and for a model
+    that is wrong before its first step; TypeError for another configuration; RuntimeError where `compile` finds no
+    compiler.
     """
     if not isinstance(config, TrainConfig):
         raise TypeError(f"config={config!r} is not a TrainConfig; make one with TrainConfig.preset('classroom')")
-    world_size, device = dist.get_world_size(), this_device()
-    config.check_ranks(world_size)
+    device = this_device()
+    if simulated() and checkpoint is not None:
+        raise ValueError(f"checkpoint={os.fspath(checkpoint)!r}: a simulation has no numbers to save; leave it out")
+    if not simulated():
+        check_compiler(config, device)
+    start = first_step(config, checkpoint)
+    mesh = make_mesh(config, device)
     record_config(asdict(config))
-    model, optimizer = build(config, device, init_device_mesh(device.type, (world_size,), mesh_dim_names=("tp",)))
-    _log_summary(config, model)
-    if dist.get_rank() == 0:
+    model, optimizer = build(config, device, mesh)
+    if start:
+        load(checkpoint, config, model, optimizer)
+    if not simulated():
+        check_model(model, optimizer)
+    log_summary(config, model)
+    if dist.get_rank() == 0 and not simulated():
         batches = batches if batches is not None else endless_batches(config, pin_memory=device.type == "cuda")
     else:
         batches = None
-    loss = fit(config, model, optimizer, broadcast_batches(config, batches, device))
+    loss = fit(config, model, optimizer, broadcast_batches(config, batches, device, start), mesh, start, checkpoint)
     dist.barrier()
     return loss
 
 
-def build(
-    config: TrainConfig, device: torch.device, mesh: DeviceMesh | None
-) -> tuple[ToyTransformer, torch.optim.Optimizer]:
-    """The model, cut over the mesh (whole if `mesh` is None), and its optimizer."""
-    # The same seed on every rank: what is not cut must be equal everywhere.
-    torch.manual_seed(config.seed)
-    model = ToyTransformer(config).to(device)
-    if mesh is not None:
-        cut_mlp_blocks(model.layers, mesh)
-    # After the cut: an optimizer over the old, whole parameters would train nothing. Without foreach, because a
-    # list of plain tensors and DTensors cannot be updated at once.
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, foreach=False)
-    return model, optimizer
-
-
-def fit(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterator[Batch]) -> float:
-    """Forward, loss, backward, step, `max_steps` times. Returns the last loss."""
-    criterion = nn.CrossEntropyLoss()
+def fit(
+    config: TrainConfig,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterator[Batch],
+    mesh: DeviceMesh | None = None,
+    start: int = 0,
+    checkpoint: str | os.PathLike | None = None,
+) -> float:
+    """Forward, loss, backward, step, from step `start` to `max_steps`. Returns the last loss."""
+    dp = data_mesh(mesh)
     model.train()
     began = time.perf_counter()
-    steps = progress(range(config.max_steps))
+    to_measure = max(start, config.measured_step)
+    stop = to_measure + 1 if simulated() else config.max_steps
+    steps = progress(range(start, stop))
     for step in steps:
-        measured = step == config.measured_step
-        with measure(model, optimizer, step=step) if measured else nullcontext():
-            tokens, labels = next(batches)
+        measured = step == to_measure
+        with _watch(config, model, optimizer, step) if measured else nullcontext():
+            batch = next(batches)
             optimizer.zero_grad(set_to_none=True)
-            loss = criterion(model(tokens), labels)
-            loss.backward()
+            mine = share(config, batch, group=dp.get_local_rank() if dp is not None else 0)
+            losses = [forward_backward(config, model, tokens, labels) for tokens, labels in mine]
+            norm = clip(model, config.clip) if config.clip is not None else None
             optimizer.step()
-        if step % config.log_every == 0 or step == config.max_steps - 1:
-            _record(config, model, step, loss, began, measured)
-            steps.note = f"loss {loss.item():.3f}"
-    return loss.item()
+        if step % config.log_every == 0 or step == stop - 1:
+            loss = _mean(losses, dp)
+            norm = norm if norm is not None else grad_norm(model)
+            seconds, tokens = time.perf_counter() - began, (step + 1) * config.batch_size * config.seq_len
+            row = {"step": step, "loss": loss, "grad_norm": _number(norm), "seconds": seconds, "tokens": tokens}
+            record_step(row, norm.device, measured)
+            steps.note = f"loss {loss:.3f}"
+            if checkpoint is not None:
+                save(checkpoint, config, model, optimizer, step + 1)
+    return loss
 
 
-def grad_norm(model: nn.Module) -> float:
-    """The norm of the whole model's gradient, the same number on every rank.
+def forward_backward(config: TrainConfig, model: nn.Module, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Add the gradients of one micro-batch. Returns its share of the loss.
 
-    Cut gradients are summed over the ranks; gradients that every rank holds whole count once.
+    The loss is the cross entropy, mean over the samples (toy) or over all their tokens (decoder).
     """
-    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    cut = [grad for grad in grads if isinstance(grad, DTensor)]
-    whole = [grad for grad in grads if not isinstance(grad, DTensor)]
-    norms = [torch.nn.utils.get_total_norm(part, foreach=False) for part in (cut, whole) if part]
-    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-    return torch.linalg.vector_norm(torch.stack(norms)).item()
+    # The loss of logits that are cut along the vocabulary needs this for its backward too.
+    with loss_parallel() if config.loss_parallel else nullcontext():
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=config.autocast):
+            logits = model(tokens)
+            if logits.dtype == torch.bfloat16:
+                logits = logits.float()
+            loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+            if config.accumulate > 1:
+                loss = loss / config.accumulate
+        loss.backward()
+    loss = loss.detach()
+    return loss.full_tensor() if isinstance(loss, DTensor) else loss
 
 
-def _record(config: TrainConfig, model: nn.Module, step: int, loss: torch.Tensor, began: float, measured: bool) -> None:
-    row = {
-        "step": step,
-        "loss": loss.item(),
-        "grad_norm": grad_norm(model),
-        "seconds": time.perf_counter() - began,
-        "tokens": (step + 1) * config.batch_size * config.seq_len,
-    }
-    device = next(model.parameters()).device
-    memory = allocated_rows(device, step, "step")
-    record("steps", [row])
-    if not (measured and device.type == "cuda"):  # there the measurement has written it
-        record("memory", memory)
-    if _is_rank_0():
-        held = ", ".join(f"{row['kind']} {row['bytes'] / 2**20:.1f} MiB" for row in memory)
-        log.info("step %d: loss %.4f, %s, %.2f s", step, row["loss"], held, row["seconds"])
+@contextmanager
+def _watch(config: TrainConfig, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Iterator[None]:
+    """`measure`, with compiled blocks run as they are written: a measurement looks at each operation in turn."""
+    eager = torch.compiler.set_stance("force_eager") if config.compile else nullcontext()
+    with eager, measure(model, optimizer, step=step):
+        yield
 
 
-def _log_summary(config: TrainConfig, model: nn.Module) -> None:
-    if not _is_rank_0() or not log.isEnabledFor(logging.INFO):
-        return
-    ranks = dist.get_world_size()
-    log.info("Tensor-parallel training on %d ranks, all on the same %d samples a step.", ranks, config.batch_size)
-    log.info("hidden_dim %d, of which each rank holds %d.", config.hidden_dim, config.hidden_dim // ranks)
-    head = ("parameter", "global shape", "local shape", "placement")
-    rows = [(r["parameter"], r["global_shape"], r["local_shape"], r["placement"]) for r in shard_rows(model)]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in itertools.chain([head], rows):
-        log.info("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+def first_step(config: TrainConfig, checkpoint: str | os.PathLike | None) -> int:
+    """The step that training begins with: 0, or how many the newest checkpoint has behind it.
+
+    Raises ValueError when that leaves nothing to train, and when the folder holds something else.
+    """
+    start = newest(checkpoint) or 0 if checkpoint is not None else 0
+    if start >= config.max_steps:
+        raise ValueError(
+            f"checkpoint={os.fspath(checkpoint)!r} has {start} steps behind it; use max_steps={start + 1} or more"
+        )
+    return start
 
 
-def _is_rank_0() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0
+def _mean(losses: list[torch.Tensor], dp: DeviceMesh | None) -> float:
+    """The loss of the whole batch: micro-batches are summed, data-parallel groups averaged."""
+    loss = torch.stack(losses).sum()
+    if dp is not None:
+        dist.all_reduce(loss, group=dp.get_group())
+        loss = loss / dp.size()
+    return _number(loss)
+
+
+def _number(tensor: torch.Tensor) -> float:
+    return float("nan") if simulated() else tensor.item()
