@@ -42,7 +42,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         address = re.compile(r"http://127\.0\.0\.1:\d+/lab\?token=\w+")
         found = next(match for line in lab.stderr if (match := address.search(line)))
-        yield found[0].replace("/lab?", "/lab/tree/{}?")
+        yield found[0].replace("/lab?", "/lab/tree/{}?reset&")  # without the tabs of the test before
     finally:
         lab.terminate()
         lab.communicate(timeout=30)
@@ -72,7 +72,9 @@ def test_run_all_of_the_first_notebook(page, address):
     last_answer.wait_for(state="attached", timeout=120_000)
     assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
     figures = page.locator(".jp-RenderedImage img").all()
-    assert len(figures) == 4
+    assert len(figures) == 5
+    figures += page.locator(".widget-html img").all()
+    assert len(figures) == 7
     for figure in figures:
         assert figure.evaluate("image => image.naturalWidth") > 0
 
