@@ -167,7 +167,7 @@ def decoders(draw, world_size: int) -> tp.TrainConfig:
 @settings(
     derandomize=True,
     database=None,
-    max_examples=5,
+    max_examples=3,
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

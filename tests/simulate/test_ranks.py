@@ -34,13 +34,11 @@ def same_rows(real, simulated, rank):
 @pytest.mark.parametrize(
     "ranks, rank, preset, changes",
     [
-        (2, 0, "classroom", {}),
         (2, 1, "classroom", dict(num_layers=1, dtype="bfloat16", clip=1.0)),
         (2, 1, "decoder", dict(num_layers=1, num_kv_heads=4, qkv_bias=True, autocast=True, accumulate=2)),
         (2, 0, "decoder", SP | VOCAB | dict(checkpointing=True)),
         (2, 1, "decoder", GPT | dict(num_layers=1, tied=True, vocab_parallel=True)),
         (3, 2, "decoder", SP | VOCAB | dict(num_layers=1, seq_len=30, vocab_size=258)),
-        (3, 1, "classroom", dict(num_layers=1)),
         (4, 3, "decoder", SP | VOCAB | dict(num_layers=1, data_parallel=2)),
         (4, 2, "decoder", SP | GPT | dict(data_parallel=2, data_parallel_kind="fsdp", vocab_parallel=True, clip=1.0)),
     ],
