@@ -133,7 +133,7 @@ class TrainConfig:
     checkpointing: bool = False
     """keep only each block's input for the backward, and compute the block again"""
     compile: bool = False
-    """run each block through torch.compile"""
+    """run each block through torch.compile, which needs a C++ compiler; the measured step runs without"""
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> TrainConfig:
