@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import tp_teach
@@ -130,3 +131,56 @@ if run is not None:
     assert run.values == [30, 30]
     assert run.world["size"] == 2
     assert list(run.steps["loss"]) == [0, 1]
+
+
+BARRAGE = """
+import os, signal, tempfile, threading, time
+from pathlib import Path
+import psutil
+import torch.distributed as dist
+import tp_teach as tp
+
+def hang(folder):
+    Path(folder, os.environ["RANK"]).touch()
+    time.sleep(1000)
+
+def interrupt(folder, pause):
+    while len(list(folder.iterdir())) < 2:
+        time.sleep(0.001)
+    for _ in range(200):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(pause)
+
+def handle(number, frame):
+    if launching:
+        raise KeyboardInterrupt
+
+launching = False
+signal.signal(signal.SIGINT, handle)
+tp.launch(os.getpid, world_size=1)
+descriptors = psutil.Process().num_fds()
+for pause in (0.0001, 0.0002, 0.0004, 0.0006, 0.0008, 0.001):
+    folder = Path(tempfile.mkdtemp())
+    thread = threading.Thread(target=interrupt, args=(folder, pause))
+    thread.start()
+    launching = True
+    try:
+        try:
+            tp.launch(hang, folder, world_size=2)
+        except BaseException as error:
+            ended = error
+        launching = False
+    except KeyboardInterrupt as error:
+        ended = error
+    launching = False
+    thread.join()
+    print(type(ended).__name__)
+print(len(list(Path(tempfile.gettempdir()).glob("tp_teach-*"))), psutil.Process().num_fds() - descriptors)
+print(tp.launch(dist.get_rank, world_size=2).values, flush=True)
+"""
+
+
+def test_hundreds_of_interrupts_leave_no_folder_and_no_descriptor(tmp_path):
+    with tempfile.TemporaryDirectory() as files:  # a name that is short enough for a socket in it
+        out, errors = python("-c", BARRAGE, cwd=tmp_path, TMPDIR=files).communicate(timeout=120)
+    assert (out.splitlines(), errors) == (6 * ["KeyboardInterrupt"] + ["0 0", "[0, 1]"], "")

@@ -6,9 +6,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import forkserver
 from pathlib import Path
+
+from tp_teach.launch.interrupts import held
 
 try:
     import fcntl
@@ -19,17 +21,20 @@ except ImportError:  # Windows, where nothing is swept
 @contextmanager
 def folder() -> Iterator[str]:
     """A new folder for one launch, removed after it. The system holds its lock as long as this process lives."""
-    with tempfile.TemporaryDirectory(prefix="tp_teach-", ignore_cleanup_errors=True) as path:
-        lock = os.open(os.path.join(path, "new"), os.O_CREAT | os.O_RDWR, 0o600)
+    made = tempfile.TemporaryDirectory(prefix="tp_teach-", ignore_cleanup_errors=True)
+    with ExitStack() as clear_up:
+        clear_up.callback(made.cleanup)
+        new = clear_up.enter_context(open(os.path.join(made.name, "new"), "xb"))
+        if fcntl is not None:
+            with suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # It gets its name when it is held, so that nobody takes this folder for one left behind.
+                os.rename(new.name, os.path.join(made.name, "lock"))
         try:
-            if fcntl is not None:
-                with suppress(OSError):  # some network file systems have no locks
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    # It gets its name when it is held, so that nobody takes this folder for one left behind.
-                    os.rename(os.path.join(path, "new"), os.path.join(path, "lock"))
-            yield path
+            yield made.name
         finally:
-            os.close(lock)
+            with held():
+                clear_up.close()
 
 
 def sweep() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from tp_teach.launch import folders, pickling, server, worker
 from tp_teach.launch.devices import Choice, choose_here
 from tp_teach.launch.errors import LaunchError, RankFailed
+from tp_teach.launch.interrupts import held
 from tp_teach.launch.output import Output, Show
 from tp_teach.launch.processes import Ranks
 from tp_teach.run import Run, world_of
@@ -117,9 +118,10 @@ def _started(choice: Choice, timeout: float, check: bool, show: Show, first: int
             yield these
             these.processes.dismiss()
         finally:
-            these.over = these.over or "its block has ended"
-            these.processes.end()
-            these.output.show_rest(failed=False)
+            with held():
+                these.over = these.over or "its block has ended"
+                these.processes.end()
+                these.output.show_rest(failed=False)
 
 
 class WarmRanks:

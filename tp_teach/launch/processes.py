@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import Any, NoReturn
@@ -50,7 +51,7 @@ class Ranks:
             self.lifelines.append(lifeline)
             arguments = (rank, theirs, end, HOME, vars(self.options))
             process = context.Process(target=enter, args=arguments, name=f"tp_teach rank {rank}")
-            with _start_lock, _Hidden("__main__"):
+            with _start_lock, _hidden("__main__"):
                 process.start()
             self.processes.append(process)
             theirs.close()
@@ -186,20 +187,18 @@ class Ranks:
         return self.asked.get(rank, RankState(rank, "no answer: it is inside native code"))
 
 
-class _Hidden:
-    """Hides a module while a process starts, so that the rank does not run the caller's script again.
+@contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """Hide a module while a process starts, so that the rank does not run the caller's script again.
 
     What a rank needs of `__main__` travels by value.
     """
-
-    def __init__(self, name: str) -> None:
-        self.name, self.module = name, sys.modules[name]
-
-    def __enter__(self) -> None:
-        sys.modules[self.name] = ModuleType(self.name)
-
-    def __exit__(self, *exception: object) -> None:
-        sys.modules[self.name] = self.module
+    module = sys.modules[name]
+    try:
+        sys.modules[name] = ModuleType(name)
+        yield
+    finally:
+        sys.modules[name] = module
 
 
 def _kill(process: Any) -> None:
