@@ -36,9 +36,9 @@ def calibrate(world_size: int = 2, device: str | None = None) -> Machine:
 
     A few seconds: products of several sizes, layer norm, GELU and AdamW as a training step runs them, all-reduces of
     1 KiB and 16 MiB, and what a layer and a step of the toy model cost in Python when its arrays are tiny. All are
-    float32, in the middle of five repetitions, on the slowest rank. `device` is that of `tp.launch`. A plan for another
-    number of ranks takes the same rates, so calibrate with as many as you plan for, while the machine does nothing
-    else: other work makes it look slower.
+    float32. Each is measured in five rounds, a round takes as long as its slowest rank, and the middle one counts.
+    `device` is that of `tp.launch`. A plan for another number of ranks takes the same rates, so calibrate with as many
+    as you plan for, while the machine does nothing else: other work makes it look slower.
 
     Raises what `tp.launch` raises, and ValueError for fewer than 2 ranks, which have nobody to talk to.
     """
@@ -49,10 +49,11 @@ def calibrate(world_size: int = 2, device: str | None = None) -> Machine:
     return _machine(run.values, run.world["reason"])
 
 
-def _machine(answers: list[dict[str, float]], reason: str) -> Machine:
-    """What the ranks measured, as a machine: each time is the slowest rank's."""
+def _machine(answers: list[dict[str, list[float]]], reason: str) -> Machine:
+    """What the ranks measured, as a machine: a round takes as long as its slowest rank, and the middle round counts."""
     world_size = len(answers)
-    slowest = {name: max(answer[name] for answer in answers) for name in answers[0]}
+    rounds = {name: zip(*(answer[name] for answer in answers), strict=True) for name in answers[0]}
+    slowest = {name: statistics.median(map(max, each)) for name, each in rounds.items()}
     products = tuple((2.0 * TOKENS * width**2, 2.0 * TOKENS * width**2 / slowest[f"{width}"]) for width in WIDTHS)
     start = slowest["small"]
     sent = wire_bytes("all_reduce", 4 * LARGE, world_size)
@@ -73,10 +74,10 @@ def _machine(answers: list[dict[str, float]], reason: str) -> Machine:
     )
 
 
-def _measure() -> dict[str, float]:
-    """Seconds of each piece of work on one rank, all ranks at it together."""
+def _measure() -> dict[str, list[float]]:
+    """Seconds of each piece of work on one rank, round by round, all ranks at it together; and what fixes its size."""
     device = this_device()
-    found: dict[str, float] = {"memory": _memory(device)}
+    found: dict[str, list[float]] = {"memory": [_memory(device)]}
     for width in WIDTHS:
         found[f"{width}"] = _product(width, device)
     found["kept"], found["between"] = _between_products(device)
@@ -89,7 +90,7 @@ def _measure() -> dict[str, float]:
     return found
 
 
-def _product(width: int, device: torch.device) -> float:
+def _product(width: int, device: torch.device) -> list[float]:
     """Seconds of one product, in the mean over the three of a linear layer: forward and the two of its backward."""
     tokens = torch.randn(TOKENS, width, device=device, requires_grad=True)
     weight = torch.randn(width, width, device=device, requires_grad=True)
@@ -99,10 +100,10 @@ def _product(width: int, device: torch.device) -> float:
         tokens.grad = weight.grad = None
         nn.functional.linear(tokens, weight).backward(ones)
 
-    return _seconds(three, device) / 3
+    return [seconds / 3 for seconds in _seconds(three, device)]
 
 
-def _between_products(device: torch.device) -> tuple[float, float]:
+def _between_products(device: torch.device) -> tuple[list[float], list[float]]:
     """Bytes that cross the memory's bus by the planner's own rule, and the seconds that this takes.
 
     Layer norm of whole tokens and GELU of this rank's part of the hidden ones, forward and backward, as in an MLP
@@ -119,18 +120,18 @@ def _between_products(device: torch.device) -> tuple[float, float]:
         torch.autograd.backward([tokens + norm(tokens), nn.functional.gelu(hidden)], ones)
 
     kept = 2 * 4 * (tokens.numel() + hidden.numel())
-    return float((FORWARD + BACKWARD) * kept), _seconds(both, device)
+    return [float((FORWARD + BACKWARD) * kept)], _seconds(both, device)
 
 
-def _update(device: torch.device) -> tuple[float, float]:
+def _update(device: torch.device) -> tuple[list[float], list[float]]:
     """Bytes that AdamW reads and writes for one array by the planner's own rule, and the seconds that this takes."""
     array = torch.randn(WIDTHS[-1], WIDTHS[-1], device=device, requires_grad=True)
     array.grad = torch.ones_like(array)
     optimizer = torch.optim.AdamW([array], foreach=False)  # as tp.train makes it for the toy
-    return float(array.numel() * update_bytes(RECIPES["float32"])), _seconds(optimizer.step, device)
+    return [float(array.numel() * update_bytes(RECIPES["float32"]))], _seconds(optimizer.step, device)
 
 
-def _tiny_step(layers: int, device: torch.device) -> float:
+def _tiny_step(layers: int, device: torch.device) -> list[float]:
     """One training step of the toy model with arrays so small that only Python, torch's dispatch and latency count."""
     size = FIELDS * dist.get_world_size()
     config = TrainConfig.preset(
@@ -148,8 +149,8 @@ def _tiny_step(layers: int, device: torch.device) -> float:
     return _seconds(step, device, together=True)
 
 
-def _seconds(call: Callable[[], object], device: torch.device, together: bool = False) -> float:
-    """Median seconds of one call. Calls that talk (`together`) are repeated equally often on every rank."""
+def _seconds(call: Callable[[], object], device: torch.device, together: bool = False) -> list[float]:
+    """Seconds of one call, in each round. Calls that talk (`together`) are repeated equally often on every rank."""
 
     def several(times: int) -> float:
         dist.barrier()
@@ -165,7 +166,7 @@ def _seconds(call: Callable[[], object], device: torch.device, together: bool = 
     if together:
         dist.all_reduce(once, dist.ReduceOp.MIN)
     times = max(1, min(200, int(LEAST / once.item())))
-    return statistics.median(several(times) for _ in range(ROUNDS))
+    return [several(times) for _ in range(ROUNDS)]
 
 
 def _memory(device: torch.device) -> float:
