@@ -114,3 +114,25 @@ def test_a_configuration_cannot_be_changed_past_its_checks():
     for field in fields(config):
         with pytest.raises(AttributeError):
             setattr(config, field.name, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (dict(model="toy", num_heads=8), "num_heads=8 needs a decoder; use model='decoder'"),
+        (dict(task="first-token"), "task='first-token' does not fit model='decoder'; use 'random' or 'next-token'"),
+        (dict(d_model=10, num_heads=4), "d_model=10 does not divide over num_heads=4; use d_model=8 or 12"),
+        (dict(d_model=12, num_heads=4), "num_heads=4 makes heads of 3 numbers; rotary positions turn pairs"),
+        (dict(num_heads=6, num_kv_heads=4), "num_kv_heads=4 does not divide num_heads=6; use 1, 2, 3 or 6"),
+        (dict(dropout=0.1), "dropout=0.1 needs block='gpt'"),
+        (dict(loss_parallel=True), "loss_parallel=True needs logits cut along the vocabulary"),
+        (dict(block="gpt", hidden_dim=1), "hidden_dim = 1 makes a bias of one number, which cannot be cut; use 2"),
+        (dict(block="gpt", d_model=6, num_heads=6, num_kv_heads=1), "num_heads = 1 makes a bias of one number"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_does_not_fit_a_decoder_is_refused(changes, sentence):
+    sizes = dict(model="decoder", task="random", d_model=24, hidden_dim=24, num_heads=6, num_kv_heads=6)
+    with pytest.raises(ValueError) as refused:
+        tp.TrainConfig(**sizes | changes)
+    assert sentence in str(refused.value)

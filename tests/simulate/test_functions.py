@@ -1,6 +1,9 @@
 """What a function may do in a simulation, and what is said when it may not."""
 
 import os
+import signal
+import threading
+import time
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import tp_teach as tp
+from tests.launch.processes import ranks_of
 
 
 def reads_item():
@@ -122,3 +126,24 @@ def test_arguments_that_cannot_work_are_refused_before_a_process_starts():
             tp.simulate(tp.train, config, **call)
     with pytest.raises(TypeError, match="is not callable"):
         tp.simulate(3, world_size=2)
+
+
+def plays_for_ever(folder):
+    (folder / "here").touch()
+    while True:
+        torch.ones(64, 64) @ torch.ones(64, 64)
+
+
+def test_an_interrupt_ends_a_simulation_and_the_next_one_works(tmp_path):
+    def interrupt():
+        while not (tmp_path / "here").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        tp.simulate(plays_for_ever, tmp_path, world_size=64)
+    thread.join()
+    assert ranks_of(os.getpid()) == []
+    assert tp.simulate(dist.get_rank, world_size=64, rank=63)[63] == 63

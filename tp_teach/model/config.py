@@ -215,6 +215,10 @@ class TrainConfig:
             raise ValueError(
                 f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}; use {_either(counts)}"
             )
+        sizes = {"hidden_dim": self.hidden_dim, "num_kv_heads x d_model / num_heads": self.num_kv_heads * self.head_dim}
+        for name, size in sizes.items():
+            if self.block == "gpt" and size == 1:  # torch takes the gradient of such a bias for one it cannot cut
+                raise ValueError(f"{name} = 1 makes a bias of one number, which cannot be cut; use 2 or more")
         if self.dropout and self.block != "gpt":
             raise ValueError(f"dropout={self.dropout} needs block='gpt'; the llama block has none")
         if self.loss_parallel and not self.vocab_parallel:

@@ -15,6 +15,7 @@ from tp_teach.measure.simulated import simulated
 from tp_teach.model.config import TrainConfig
 from tp_teach.model.toy import ToyTransformer
 from tp_teach.model.transformer import Decoder
+from tp_teach.parallel.apply import sync_uncut
 from tp_teach.parallel.plans import cut_decoder, cut_mlp_blocks
 
 
@@ -48,13 +49,17 @@ def build(
 
     The mesh is one-dimensional, or `dp` x `tp` as `make_mesh` makes it.
     """
-    # The same seed on every rank: what is not cut must be equal everywhere.
+    # The same seed on every rank: dropout and whatever else draws random numbers must agree.
     torch.manual_seed(config.seed)
     model = (Decoder if config.model == "decoder" else ToyTransformer)(config)
     model.to(device, getattr(torch, config.dtype))
     if mesh is not None:
         tp = mesh["tp"] if mesh.ndim == 2 else mesh
-        cut_decoder(model, config, tp) if config.model == "decoder" else cut_mlp_blocks(model.layers, tp)
+        if config.model == "decoder":
+            cut_decoder(model, config, tp)
+        else:
+            cut_mlp_blocks(model.layers, tp)
+            sync_uncut(model, tp)
     for layer in model.layers:
         _wrap(layer, config)
     if (dp := data_mesh(mesh)) is not None:
