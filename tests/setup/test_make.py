@@ -95,6 +95,12 @@ def group(leader: int) -> list[psutil.Process]:
     return members
 
 
+def listening(leader: int) -> set[tuple]:
+    """The addresses at which a process group listens."""
+    connections = [connection for member in group(leader) for connection in member.net_connections()]
+    return {tuple(connection.laddr) for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
 def until(condition, seconds: float):
     """The first true value of `condition()`, or its last value when the time is up."""
     end = time.monotonic() + seconds
@@ -119,13 +125,12 @@ def test_lab_serves_the_first_notebook_on_loopback_with_a_token(lab):
     assert isinstance(printed, re.Match), output.read_text()
     server, port, token = printed.groups()
 
+    # The address is printed a moment before the server listens there.
+    assert until(lambda: ("127.0.0.1", int(port)) in listening(process.pid), seconds=30)
     assert status(printed.group()) == 200
     assert status(f"{server}/api/contents/{FIRST}?content=0&{token}") == 200, f"there is no {FIRST}"
     assert status(f"{server}/api/contents/{FIRST}?content=0") == 403
-    connections = [connection for member in group(process.pid) for connection in member.net_connections()]
-    listening = {tuple(connection.laddr) for connection in connections if connection.status == psutil.CONN_LISTEN}
-    assert ("127.0.0.1", int(port)) in listening
-    assert {host for host, _ in listening} == {"127.0.0.1"}
+    assert {host for host, _ in listening(process.pid)} == {"127.0.0.1"}
 
     os.killpg(process.pid, signal.SIGTERM)
     assert until(lambda: not group(process.pid), seconds=20), "something is left of make lab"
