@@ -22,7 +22,7 @@ lab: setup  ## Open JupyterLab on the first notebook and print its address
 	@PATH="$(CURDIR)/$(BIN):$$PATH" "$(BIN)/python" -m jupyterlab --ip=127.0.0.1 --allow-root --LabApp.default_url=/lab/tree/$(FIRST) $(BROWSER) $(ARGS)
 
 test: setup  ## Run every test, two files at a time
-	@"$(BIN)/python" -m pytest -n 2 --dist loadfile $(ARGS)
+	@"$(BIN)/python" -m pytest -n 2 $(ARGS)
 
 slides: setup  ## Make a deck of slides from each notebook, and one for the workshop, in build/slides
 	@"$(BIN)/python" -m tp_teach.lesson.slides $(ARGS)

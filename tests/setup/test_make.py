@@ -49,7 +49,7 @@ def test_every_target_that_uses_the_environment_sets_it_up_first():
 
 
 def test_arguments_are_passed_on():
-    assert make("-n", "test", "ARGS=-k launch").endswith("-m pytest -n 2 --dist loadfile -k launch\n")
+    assert make("-n", "test", "ARGS=-k launch").endswith("-m pytest -n 2 -k launch\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems open a browser without these variables")
