@@ -10,7 +10,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
 
+import tp_teach as tp
 from tp_teach.lesson.check import verdict
+from tp_teach.lesson.exercises.nb05_dtensor import judge_calls, run_plans
 
 PLANS = {
     "A": {"fc1": ColwiseParallel(), "fc2": RowwiseParallel()},
@@ -29,9 +31,6 @@ RIGHT = {"A": (1, 1), "B": (1, 1), "C": (2, 2), "D": (1, 2), "E": (2, 2)}
     ("told", "says"),
     [
         (RIGHT, "ok"),
-        (RIGHT | {"B": (1, 0)}, "plan B issues more than 0 backward"),
-        (RIGHT | {"C": (1, 2)}, "plan C issues more than 1 forward: go through the placements"),
-        (RIGHT | {"D": (1, 3)}, "plan D issues fewer than 3 backward"),
         (RIGHT | {"E": 4}, "for plan E write two whole numbers"),
         (RIGHT | {"F": (0, 0)}, "say one pair for each of the plans A, B, C, D, E"),
         (dict.fromkeys(PLANS), "no answer so far"),
@@ -40,6 +39,23 @@ RIGHT = {"A": (1, 1), "B": (1, 1), "C": (2, 2), "D": (1, 2), "E": (2, 2)}
 def test_five_plans(told, says):
     said = verdict("five-plans", (PLANS, told))
     assert says in said and (said == "ok") == (says == "ok")
+
+
+@pytest.fixture(scope="module")
+def plans_run() -> tp.Run:
+    return tp.launch(run_plans, PLANS, world_size=2, check=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"B": (1, 0)}, "plan B issues more than 0 backward"),
+        ({"C": (1, 2)}, "plan C issues more than 1 forward: go through the placements"),
+        ({"D": (1, 3)}, "plan D issues fewer than 3 backward"),
+    ],
+)
+def test_a_wrong_count_of_five_plans(plans_run, wrong, says):
+    assert says in judge_calls(RIGHT | wrong, list(PLANS), plans_run)
 
 
 PREPARED = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate(), use_local_output=False)

@@ -138,11 +138,13 @@ async () => {
       .map(one => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
+  const papers = new Map();
   const behind = element => {
-    for (let one = element; one; one = one.parentElement) {
-      const colour = getComputedStyle(one).backgroundColor;
-      if (numbers(colour)[3] !== 0) return colour;
+    if (!papers.has(element)) {
+      const colour = getComputedStyle(element).backgroundColor;
+      papers.set(element, numbers(colour)[3] === 0 ? behind(element.parentElement) : colour);
     }
+    return papers.get(element);
   };
   const faint = new Set();
   for (const element of document.querySelectorAll("main *, nav *")) {

@@ -1,8 +1,6 @@
 """Every slide and every page in a real browser: nothing runs over an edge, nothing is missing, nothing is loaded."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,9 @@ from nbformat.v4 import new_notebook
 
 from tests.pages.chromium import LOOK, chromium, needs_chromium, open_file, walk
 from tests.pages.notebooks import TITLE, code, hard, mathematics, picture, series, text
+from tp_teach.lesson.pages.series import WORKSHOP, lessons, workshop
 from tp_teach.lesson.site import pages
-from tp_teach.lesson.slides import deck, decks
+from tp_teach.lesson.slides import deck
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 pytestmark = needs_chromium
@@ -24,19 +23,24 @@ def page():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return list(decks(NOTEBOOKS, tmp_path_factory.mktemp("slides")))
-
-
-@pytest.fixture(scope="module")
 def site(tmp_path_factory):
     return list(pages(NOTEBOOKS, tmp_path_factory.mktemp("site")))
 
 
-def test_every_slide_of_every_deck(page, made):
-    wrong = {path.stem: walk(page, path) for path in made}
+CODE_SIZES = "[...document.querySelectorAll('pre.code')].map(code => parseFloat(getComputedStyle(code).fontSize))"
+
+
+def test_every_slide_of_every_deck(page, tmp_path):
+    series = lessons(NOTEBOOKS)
+    # The workshop's deck has all slides of its notebooks; only the other notebooks are walked by themselves.
+    chosen = {"workshop": workshop(series)} | {one.number: one.notebook for one in series if one.number not in WORKSHOP}
+    wrong, code_sizes = {}, []
+    for name, notebook in chosen.items():
+        wrong[name] = walk(page, deck(notebook, tmp_path / f"{name}.html"))
+        code_sizes += page.evaluate(CODE_SIZES)
     assert all(count > 5 for count, _ in wrong.values())
     assert not [fault for _, faults in wrong.values() for fault in faults]
+    assert min(code_sizes) >= 18
 
 
 def test_slides_that_are_hard_to_fit(page, tmp_path):
@@ -52,6 +56,22 @@ def at_the_end(tag):
     return lambda html: tag.join(html.rpartition("</body>")[::2])
 
 
+@pytest.fixture(scope="module")
+def whole(page, tmp_path_factory):
+    """A deck in which nothing is wrong."""
+    cells = [
+        TITLE,
+        text("## A\n\nSome words."),
+        code("x = 1"),
+        mathematics(),
+        text("## B"),
+        code("y", picture(1000, 600)),
+    ]
+    path = deck(new_notebook(cells=cells), tmp_path_factory.mktemp("whole") / "d.html")
+    assert walk(page, path)[1] == []
+    return path.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("spoil", "fault"),
     [
@@ -65,21 +85,11 @@ def at_the_end(tag):
     ],
     ids=["text", "code", "overlap", "image", "mathematics", "network", "script"],
 )
-def test_a_spoilt_deck_is_found_out(page, tmp_path, spoil, fault):
-    cells = [
-        TITLE,
-        text("## A\n\nSome words."),
-        code("x = 1"),
-        mathematics(),
-        text("## B"),
-        code("y", picture(1000, 600)),
-    ]
-    whole = deck(new_notebook(cells=cells), tmp_path / "d.html")
-    assert walk(page, whole)[1] == []
-    html = whole.read_text(encoding="utf-8")
-    assert spoil(html) != html
-    whole.write_text(spoil(html), encoding="utf-8")
-    assert [one for one in walk(page, whole)[1] if fault in one]
+def test_a_spoilt_deck_is_found_out(page, whole, tmp_path, spoil, fault):
+    assert spoil(whole) != whole
+    path = tmp_path / "d.html"
+    path.write_text(spoil(whole), encoding="utf-8")
+    assert [one for one in walk(page, path)[1] if fault in one]
 
 
 def test_the_speakers_window_has_the_notes_and_keys_lead_from_slide_to_slide(page, tmp_path):
@@ -94,25 +104,13 @@ def test_the_speakers_window_has_the_notes_and_keys_lead_from_slide_to_slide(pag
     assert not page.locator("aside.notes").last.is_visible()
 
 
-def test_a_pdf_has_a_page_for_each_slide(page, tmp_path):
-    cells = [TITLE, text("## A\n\nWords."), text("## B"), code("y", picture(1000, 600))]
-    folder = series(tmp_path, new_notebook(cells=cells))
-    command = [sys.executable, "-m", "tp_teach.lesson.slides", "--pdf", "--notebooks", folder, "--out", folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    count, _ = walk(page, tmp_path / "07_a_name.html")
-    assert count == 3
-    assert len(re.findall(rb"/Type /Page\b(?!s)", (tmp_path / "07_a_name.pdf").read_bytes())) == count
-    assert (tmp_path / "workshop.pdf").exists()
-
-
 def test_every_page_of_the_site_in_light_and_dark_wide_and_narrow(page, site):
     looks, anchors, links = set(), {}, set()
-    for scheme, width in (("light", 1280), ("dark", 420)):
-        page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size({"width": width, "height": 800})
-        for path in site:
-            open_file(page, path, "style.css")
+    for path in site:
+        open_file(page, path, "style.css")
+        for scheme, width in (("light", 1280), ("dark", 420)):
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 800})
             look = page.evaluate(LOOK)
             assert look["wide"] <= width and look["typeface"], path
             assert not look["missing"] + look["faint"] + page.asked + page.faults, path

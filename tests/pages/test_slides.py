@@ -1,8 +1,6 @@
 """What stands on which slide, without a browser."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 from nbformat.v4 import new_notebook
@@ -11,8 +9,8 @@ from tests.pages.notebooks import TITLE, code, hard, picture, place, printed, se
 from tp_teach.lesson.pages.layout import slides
 from tp_teach.lesson.pages.printing import pdfs
 from tp_teach.lesson.pages.series import workshop
-from tp_teach.lesson.pages.trim import MOST_LINES, lesson_lines, lesson_output, wrapped
-from tp_teach.lesson.slides import deck, decks
+from tp_teach.lesson.pages.trim import MOST_LINES, drawing_lines, lesson_lines, lesson_output, wrapped
+from tp_teach.lesson.slides import deck, decks, main
 
 
 def of(*cells):
@@ -50,10 +48,50 @@ def test_code_stands_left_and_what_it_shows_right():
     assert (large.kind, [one.kind for one in large.shown]) == ("figure", ["figure"])
 
 
+def test_a_figure_is_there_at_once_and_what_is_said_of_it_follows(tmp_path):
+    cells = [TITLE, text("## See"), code("see()", picture(1000, 600)), text("Said.", "fragment")]
+    html = deck(new_notebook(cells=cells), tmp_path / "d.html").read_text(encoding="utf-8")
+    steps = re.findall(r'<div class="[^"]*fragment">(.*?)</div>', html, re.DOTALL)
+    assert [re.sub("<[^>]+>", "", step).strip() for step in steps] == ["Said."]
+
+
+LONG = "table = pd.DataFrame([first, second, third]).T\n" * 6
+DRAWS = 'tp.plot.grid(table, "What each rank keeps, in bytes")'
+
+
+def test_beside_a_figure_code_is_large_and_lines_that_arrange_its_numbers_are_in_the_notes():
+    run = "run = tp.launch(keep, world_size=4)"
+    made = of(text("## See"), code(f"{run}\n{LONG}{DRAWS}", picture(1000, 600)))[1:]
+    assert [(slide.kind, slide.code) for slide in made] == [("figure", f"{run}\n# …\n{DRAWS}")]
+    assert made[0].code_size >= 18 and LONG in made[0].notes[0]
+
+
+def test_code_that_cannot_be_shortened_stands_before_its_figure_and_the_sentence_beside_it():
+    whole = "run = tp.launch(\n" + "    an_argument_with_a_long_name=its_value,\n" * 9 + ")"
+    made = of(text("## See"), code(whole, picture(1000, 600)), text("Said.", "fragment"))[1:]
+    assert [(slide.kind, slide.code, "Said." in slide.after) for slide in made] == [
+        ("run", whole, False),
+        ("figure", "", True),
+    ]
+
+
+def test_of_code_that_draws_the_launches_and_what_they_use_are_kept():
+    source = "def f():\n    pass\n\nother = 1\nn = 2\nrun = tp.launch(f, n)\ntable = run[0]\ntable.x = 1\nplot(table)"
+    assert drawing_lines(source) == "def f():\n    pass\n# …\nn = 2\nrun = tp.launch(f, n)\n# …\nplot(table)"
+    assert drawing_lines("plot(table)") == "plot(table)"
+    assert drawing_lines("%magic\nplot()") == "%magic\nplot()"
+
+
 def test_a_question_has_a_slide_of_its_own_before_the_code_that_answers_it():
     made = of(text("## Sum\n\n**Question.** How?\n\n**Predict.** What?"), code("answer()", printed("10")))
     assert [slide.kind for slide in made] == ["title", "question", "run"]
     assert [slide.title for slide in made[1:]] == ["Sum", "Sum"]
+
+
+def test_what_is_to_be_predicted_does_not_stand_beside_the_figure_that_tells_it():
+    asked = text("### How far?\n\n**Predict.** What?", "subslide")
+    assert [slide.kind for slide in of(asked, code("see()", picture(1000, 600)))] == ["title", "text", "figure"]
+    assert [slide.kind for slide in of(asked, code("see()", printed("10")))] == ["title", "run"]
 
 
 def test_the_answer_of_an_exercise_is_on_the_slide_after_it():
@@ -131,11 +169,11 @@ def test_what_cannot_be_shown_is_refused_with_the_decks_name(tmp_path, cell, sen
         deck(new_notebook(cells=[TITLE, cell]), tmp_path / "d.html")
 
 
-def test_the_command_says_in_one_sentence_what_is_missing(tmp_path):
-    command = [sys.executable, "-m", "tp_teach.lesson.slides", "--notebooks", tmp_path, "--out", tmp_path / "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr == f"{tmp_path} holds no notebook named like 00_four_ranks_in_a_cell.ipynb\n"
+def test_the_command_says_in_one_sentence_what_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["slides", "--notebooks", str(tmp_path), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err == f"{tmp_path} holds no notebook named like 00_four_ranks_in_a_cell.ipynb\n"
 
 
 def test_without_a_browser_the_pdf_is_refused_in_one_sentence(monkeypatch):

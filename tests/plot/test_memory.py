@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from tp_teach.plot import memory
 
 from . import samples
-from .measure import texts
+from .measure import faults, texts
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "temporary")
 
@@ -87,6 +87,45 @@ def test_of_many_ranks_that_differ_the_least_and_the_most_are_drawn():
     drawn = {int(a.get_gid().split()[2]) for a in picture.findobj(Rectangle) if "rank" in (a.get_gid() or "")}
     assert drawn == {0, 11}
     assert any("needs least (0)" in words and "needs most (11)" in words for words, _, _ in texts(picture))
+
+
+def predicted(size=4, **changes):
+    """A prediction as `tp.predict` makes it: no temporary bytes, no peak. `changes` are bytes more of a kind."""
+    rows = [row for row in samples.memory_rows(size) if row["kind"] in KINDS[:4] and row["moment"] != "peak"]
+    rows = [{**row, "bytes": row["bytes"] + changes.get(row["kind"], 0)} for row in rows]
+    return samples.make_run(size, "predicted", memory=rows)
+
+
+def test_a_prediction_stands_right_of_what_was_measured_and_is_equal():
+    picture = memory(samples.toy(4), predicted())
+    for kind in ("parameters", "activations"):
+        assert bar(picture, f"forward rank 2 {kind}") == bar(picture, f"beside forward rank 2 {kind}")
+    assert not picture.findobj(lambda artist: (artist.get_gid() or "").startswith("beside peak"))
+    said = "All 64 numbers that both state are equal to the byte."
+    assert picture.alt.startswith(f"Memory by kind over one training step, 4 ranks, measured beside predicted. {said}")
+    seen = [words for words, _, _ in texts(picture)]
+    assert said in seen and any("measured left, predicted right (paler)" in words for words in seen)
+
+
+def test_where_a_prediction_is_wrong_the_figure_says_by_how_much_and_where():
+    other = predicted(optimizer=4, activations=4096)
+    last = (other.memory["rank"] == 3) & (other.memory["moment"] == "forward") & (other.memory["kind"] == "activations")
+    other.memory.loc[last, "bytes"] += 1
+    picture = memory(samples.toy(4), other)
+    said = "32 of 64 numbers that both state differ, most by 4,097 bytes (activations, rank 3, forward)."
+    assert said in picture.alt and any(said in words for words, _, _ in texts(picture))
+    left, right = (bar(picture, f"{name}forward rank 3 activations") for name in ("", "beside "))
+    assert right[1] - left[1] == pytest.approx(4097 / 2**20)
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_pairs_stay_readable(size):
+    assert faults(memory(samples.lopsided(size), predicted(size, activations=2**20))) == []
+
+
+def test_runs_of_other_ranks_do_not_stand_side_by_side():
+    with pytest.raises(ValueError, match="the runs have 4 ranks and 2 ranks; compare runs of the same number"):
+        memory(samples.toy(4), predicted(2))
 
 
 def test_steps_that_only_say_allocated_are_left_out():

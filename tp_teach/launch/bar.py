@@ -104,7 +104,5 @@ class _Mark:
             return {"text/plain": "", "text/html": ""}
         share = self.report.done / self.report.total if self.report.total else None
         value = f' value="{min(share, 1):.3f}"' if share is not None else ""
-        return {
-            "text/plain": str(self.report),
-            "text/html": f'<progress{value} style="width: 20em"></progress> {html.escape(str(self.report))}',
-        }
+        bar = f'<progress{value} style="width: 20em; vertical-align: middle"></progress>'
+        return {"text/plain": str(self.report), "text/html": f"{bar} {html.escape(str(self.report))}"}

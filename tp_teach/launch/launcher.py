@@ -149,6 +149,8 @@ class WarmRanks:
             self.over = f"an earlier launch ended with {type(error).__name__}"
             if isinstance(error, LaunchError):
                 self.processes.end()  # before its output is read: nothing more is printed then
+            if isinstance(error, KeyboardInterrupt):
+                raise error.with_traceback(None) from None  # where this process waited says nothing to the learner
             raise
         finally:
             printed = self.output.show_rest(failed)

@@ -12,7 +12,7 @@ import sys
 from tp_teach.launch import folders, start, worker  # noqa: F401
 from tp_teach.launch.server import REST
 
-QUIET = 1.0
+QUIET = 0.3
 """Seconds after which the server imports the rest. A launch that comes before them does not wait for it."""
 PAUSE = 0.05
 """Seconds between two of these imports."""

@@ -10,7 +10,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from tp_teach.plot.memory_data import ASIDE, STACKED, Moment, drawn_ranks, in_words, moments_of, ranks_of, say_alike
+from tp_teach.plot.memory_data import (
+    ASIDE,
+    STACKED,
+    Moment,
+    drawn_ranks,
+    in_words,
+    moments_of,
+    ranks_of,
+    say_alike,
+    side_by_side,
+    verdict,
+)
 from tp_teach.plot.page import Page
 from tp_teach.plot.picture import Picture, neutral
 from tp_teach.plot.rows import origin, rows_of
@@ -24,6 +35,7 @@ from tp_teach.plot.style import (
     WIDTH,
     hatch_colour,
     in_binary,
+    pale,
     unit_of,
     unit_sentence,
 )
@@ -32,6 +44,7 @@ from tp_teach.run import Run
 
 LEFT, HEIGHT = 0.95, 3.4  # inches: room for the axis at the left, height of the axes
 SUM = "The number above the bars is the sum of the kinds."
+SUM_OF_LEFT = "The number above the bars is the sum of the left bar."
 FILL = 0.8  # the part of a moment's width that its bars take
 FAR = 2.5  # an allocator's mark more than so many times above the bars is named, not drawn
 MARK = 4  # points, the line that marks what an allocator counts
@@ -41,34 +54,42 @@ MARKS = MappingProxyType(
 
 
 @neutral()
-def memory(run: Run) -> Picture:
+def memory(run: Run, predicted: Run | None = None) -> Picture:
     """Stacked bars: the bytes of each kind, for each rank, at each moment of the measured step.
+
+    With `predicted`, or any other run of as many ranks, each bar is a pair: `run` left, the other right and paler, and
+    the figure says whether they are equal and where they differ most. A moment that the other does not state, such as
+    the peak of a prediction, has one bar.
 
     What an allocator counts (`allocated`, `reserved`) contains the stacked kinds and more, so it is a
     line across the bar. Of many ranks that hold the same, four are drawn; of many that differ, the one
     that needs least and the one that needs most. Bytes are in binary units.
 
-    Raises ValueError when the run has no rows in `memory`, or none of a measured step.
+    Raises ValueError when a run has no rows in `memory`, or none of a measured step, and for runs of other ranks.
     """
     moments = moments_of(rows_of(run, "memory"))
+    if predicted is not None:
+        moments = side_by_side(moments, moments_of(rows_of(predicted, "memory")))
     ranks, note = drawn_ranks(moments)
     everyone = ranks_of(moments)
     top = _top(moments, ranks)
     unit, size = unit_of(top)
     page = Page()
-    y = page.title("Where the memory goes", f"{counted(len(everyone), 'rank')}, {origin(run)}: one training step")
+    which = origin(run) if predicted is None else f"{origin(run)} left, {origin(predicted)} right (paler)"
+    y = page.title("Where the memory goes", f"{counted(len(everyone), 'rank')}, {which}: one training step")
     y = _legend(page, y, moments, ranks, top) + 0.25
     width = WIDTH - 2 * MARGIN - LEFT
     page.plot(MARGIN + LEFT, y, width, HEIGHT, lambda axes: _bars(axes, moments, ranks, top, unit, size))
     bottom = _names(page, y, moments, ranks, top)
     far = _far(moments, ranks, top)
-    height = page.foot(bottom + 0.1, [s for s in (SUM, note, far, unit_sentence(unit) + ".") if s])
-    return page.picture(height, _alt(run, moments, everyone))
+    said = [SUM] if predicted is None else [verdict(moments), SUM_OF_LEFT]
+    height = page.foot(bottom + 0.1, [s for s in (*said, note, far, unit_sentence(unit) + ".") if s])
+    return page.picture(height, _alt(run, predicted, moments, everyone))
 
 
 def _top(moments: Sequence[Moment], ranks: Sequence[int]) -> int:
     """The height of the axes in bytes: the highest bar, and the outlines that are not far above it."""
-    stacks = max(moment.stack(rank) for moment in moments for rank in ranks if rank in moment.bytes)
+    stacks = max(moment.height(rank) for moment in moments for rank in ranks if rank in moment.bytes)
     marks = [moment.bytes.get(rank, {}).get(kind, 0) for moment in moments for rank in ranks for kind in ASIDE]
     return max([stacks, *(mark for mark in marks if mark <= FAR * stacks), 1])
 
@@ -103,16 +124,22 @@ def _bars(axes: Axes, moments: Sequence[Moment], ranks: Sequence[int], top: int,
     width, places = _places(moments, ranks)
     for moment, lefts in zip(moments, places, strict=True):
         for rank, left in zip(ranks, lefts, strict=True):
-            _stack(axes, moment.bytes.get(rank, {}), left, width, top, size, f"{moment.name} rank {rank}")
+            bar = width / 2 if moment.beside else width
+            _stack(axes, moment.bytes.get(rank, {}), left, bar, top, size, f"{moment.name} rank {rank}")
+            beside = moment.beside.get(rank, {})
+            _stack(axes, beside, left + bar, bar, top, size, f"beside {moment.name} rank {rank}", paler=True)
 
 
-def _stack(axes: Axes, held: dict[str, int], left: float, width: float, top: int, size: int, name: str) -> None:
+def _stack(
+    axes: Axes, held: dict[str, int], left: float, width: float, top: int, size: int, name: str, paler: bool = False
+) -> None:
     base = 0.0
     for kind in STACKED:
         value = held.get(kind, 0) / size
         colour, hatch = KIND_STYLES[kind]
         if value:
-            looks = {"facecolor": colour, "edgecolor": hatch_colour(colour), "hatch": hatch, "linewidth": 0}
+            face, lines = (pale(colour), colour) if paler else (colour, hatch_colour(colour))
+            looks = {"facecolor": face, "edgecolor": lines, "hatch": hatch, "linewidth": 0}
             axes.add_patch(Rectangle((left, base), width, value, **looks))
             edge = {"fill": False, "edgecolor": INK, "linewidth": 0.8, "gid": f"{name} {kind}"}
             axes.add_patch(Rectangle((left, base), width, value, **edge))
@@ -159,7 +186,7 @@ def _between(low: int, high: int) -> str:
 def _above(moment: Moment, ranks: Sequence[int], top: int) -> float:
     """Inches from the axis to above the bars, and above every mark that would run through a number there."""
     inches = HEIGHT / top / 1.06
-    height = max(moment.stack(rank) for rank in ranks if rank in moment.bytes) * inches
+    height = max(moment.height(rank) for rank in ranks if rank in moment.bytes) * inches
     marks = sorted(moment.bytes.get(rank, {}).get(kind, 0) for rank in ranks for kind in ASIDE)
     for mark in marks:
         if mark <= top and height - 0.1 < mark * inches < height + 0.36:
@@ -176,7 +203,9 @@ def _far(moments: Sequence[Moment], ranks: Sequence[int], top: int) -> str:
     return " ".join(found)
 
 
-def _alt(run: Run, moments: Sequence[Moment], ranks: Sequence[int]) -> str:
+def _alt(run: Run, predicted: Run | None, moments: Sequence[Moment], ranks: Sequence[int]) -> str:
     head = f"Memory by kind over one training step, {counted(len(ranks), 'rank')}, {origin(run)}."
+    if predicted is not None:
+        head = f"{head[:-1]} beside {origin(predicted)}. {verdict(moments)}"
     alike = " Every rank alike." if len(ranks) > 1 and say_alike(moments) else ""
     return " ".join([head + alike, *(sentence for sentence in map(in_words, moments) if sentence)])

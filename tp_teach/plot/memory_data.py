@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
 from tp_teach.plot.rows import rank_sets
-from tp_teach.plot.words import exact, listed, ranks_in_words
+from tp_teach.plot.words import counted, exact, listed, ranks_in_words
 from tp_teach.tables import KINDS, MOMENTS
 
 STACKED = KINDS
@@ -21,14 +21,19 @@ FEW = 4
 
 @dataclass(frozen=True)
 class Moment:
-    """Bytes by kind at one moment, for each rank."""
+    """Bytes by kind at one moment, for each rank; `beside`: those of a run to compare with, if any."""
 
     name: str
     bytes: dict[int, dict[str, int]]
+    beside: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def stack(self, rank: int) -> int:
         """Bytes of all stacked kinds on a rank."""
         return sum(self.bytes[rank].get(kind, 0) for kind in STACKED)
+
+    def height(self, rank: int) -> int:
+        """The same, of the run that has more."""
+        return max(self.stack(rank), sum(self.beside.get(rank, {}).get(kind, 0) for kind in STACKED))
 
 
 def moments_of(rows: pd.DataFrame) -> list[Moment]:
@@ -57,6 +62,35 @@ def moments_of(rows: pd.DataFrame) -> list[Moment]:
         for kind in ASIDE:
             held.pop(kind, None)
     return found
+
+
+def side_by_side(moments: list[Moment], others: list[Moment]) -> list[Moment]:
+    """The moments, each with what another run holds then. Raises ValueError when the runs have other ranks."""
+    here, there = ranks_of(moments), ranks_of(others)
+    if here != there:
+        raise ValueError(
+            f"the runs have {counted(len(here), 'rank')} and {counted(len(there), 'rank')}; "
+            "compare runs of the same number of ranks"
+        )
+    held = {moment.name: moment.bytes for moment in others}
+    return [replace(moment, beside=held.get(moment.name, {})) for moment in moments]
+
+
+def verdict(moments: list[Moment]) -> str:
+    """How far the two runs are apart, in parameters, gradients, optimizer state and activations."""
+    apart = [
+        (abs(held.get(kind, 0) - moment.beside[rank].get(kind, 0)), f"{kind}, rank {rank}, {moment.name}")
+        for moment in moments
+        if moment.name in SAID_MOMENTS
+        for rank, held in moment.bytes.items()
+        if rank in moment.beside
+        for kind in SAID
+    ]
+    most, where = max(apart, key=lambda gap: gap[0], default=(0, ""))
+    if most == 0:
+        return f"All {len(apart)} numbers that both state are equal to the byte."
+    wrong = sum(size > 0 for size, _ in apart)
+    return f"{wrong} of {len(apart)} numbers that both state differ, most by {most:,} bytes ({where})."
 
 
 def ranks_of(moments: list[Moment]) -> list[int]:

@@ -88,6 +88,11 @@ def hatch_colour(colour: str) -> str:
     return "#ffffff" if is_dark(colour) else "#303030"
 
 
+def pale(colour: str) -> str:
+    """The same hue, two thirds of the way to white (`#rrggbb`)."""
+    return "#" + "".join(f"{255 - (255 - int(colour[i : i + 2], 16)) // 3:02x}" for i in (1, 3, 5))
+
+
 def unit_of(largest: int | float) -> tuple[str, int]:
     """The binary unit in which `largest` bytes is written, and its size in bytes."""
     power = 0

@@ -43,16 +43,21 @@ def who_waits(answer: tuple[Callable[[], Any], dict[str, Any]]) -> str | None:
         return "say two things, under the names 'missing' and 'call'"
     if told["missing"] is None or told["call"] is None:
         return "fill in both: 'missing' with a list of ranks, 'call' with a name"
-    if not isinstance(told["missing"], list | tuple | set):
+    if not isinstance(told["missing"], list | tuple | set) or not all(
+        isinstance(rank, int) for rank in told["missing"]
+    ):
         return "'missing' is a list of ranks, such as [0, 2]"
     try:
         launch(puzzle, world_size=4, timeout=2)
     except RanksStuck as stuck:
-        waits_in = {state.waits_in.split()[0] for state in stuck.states if state.waits_in}
-        missing = stuck.missing
-    else:
-        return "the function ran to its end; run the one of the exercise, unchanged"
-    if sorted(told["missing"]) != missing:
+        return judge_waiting(told, stuck)
+    return "the function ran to its end; run the one of the exercise, unchanged"
+
+
+def judge_waiting(told: dict[str, Any], stuck: RanksStuck) -> str | None:
+    """What is wrong with what was told, beside what the ranks did."""
+    waits_in = {state.waits_in.split()[0] for state in stuck.states if state.waits_in}
+    if sorted(told["missing"]) != stuck.missing:
         return "other ranks are missing; go through the function once for each rank, with the number that it has"
     call = getattr(told["call"], "__name__", str(told["call"]))
     if {call.removeprefix("dist.").split("(")[0]} != waits_in:

@@ -22,7 +22,7 @@ from tp_teach.tables import record, record_config
 CONFIG = TrainConfig.preset(
     "classroom", vocab_size=64, seq_len=4, d_model=24, hidden_dim=48, num_layers=1, num_classes=8
 )
-STEPS, BATCHES = 80, 16
+STEPS, BATCHES = 40, 16
 SUSPECTS = {"A": "right", "B": "early", "C": "pieces", "D": "eps", "E": "decay", "F": "dealt"}
 FAULTY = "BDE"
 WIDTH, HIDDEN = 8, 16
@@ -99,7 +99,7 @@ def train(dtype: str, how: str, pieces: int = 1) -> None:
             loss.backward()
             total += loss.item()
         optimizer.step()
-        if step % 4 == 0:
+        if step % 2 == 0:
             record("steps", [{"step": step, "loss": total}])
 
 

@@ -10,12 +10,15 @@ from bs4 import BeautifulSoup, Tag
 from nbformat import NotebookNode
 
 from tp_teach.lesson.pages.cover import title_slide
+from tp_teach.lesson.pages.figure import figure_slide
 from tp_teach.lesson.pages.render import Shown, markdown, outputs, text_shown
-from tp_teach.lesson.pages.slide import ROOM, Slide, box, columns_of, run_slide, text_slides
+from tp_teach.lesson.pages.slide import READABLE_CODE, ROOM, Slide, box, columns_of, run_slide, text_slides
 from tp_teach.lesson.pages.trim import lesson_lines, lesson_output, wrapped
 
-READABLE, READABLE_CODE = 24, 18
-"""Letter sizes of text and code below which two parts do not share a slide."""
+READABLE = 24
+"""Letter size of text below which code does not share its slide."""
+WIDEST = columns_of(ROOM, READABLE_CODE)
+"""Letters in a line of what a cell printed; longer lines are broken."""
 SHORT = 420
 """Letters of text that may stand above code on one slide; more get a slide of their own."""
 
@@ -78,7 +81,7 @@ def _code_unit(cell: NotebookNode) -> Unit:
     checks = "tp.check(" in cell.source
     shown = []
     for one in outputs(cell):
-        text = lesson_output(one.text, checks) if one.kind == "text" else one.text
+        text = wrapped(lesson_output(one.text, checks), WIDEST) if one.kind == "text" else one.text
         shown += [text_shown(text) if one.kind == "text" else one] if text else []
     return Unit(code=lesson_lines(cell.source), shown=shown)
 
@@ -132,7 +135,9 @@ def _of_group(group: Group) -> Iterator[Slide]:
         yield title_slide(group.title, "".join(unit.text for unit in group.units))
         return
     text = "".join(unit.text for unit in _take(units, lambda unit: not unit.code))
-    alone = group.kind == "question" and 'class="' in text
+    # What is to be predicted must not stand beside the figure that tells it; printed output waits for a key.
+    tells = 'class="predict"' in text and any(one.kind == "figure" for unit in units for one in unit.shown)
+    alone = tells or (group.kind == "question" and 'class="' in text)
     if text and (alone or not units or len(BeautifulSoup(text, "html.parser").get_text()) > SHORT):
         *before, last = text_slides(group.kind, group.title, text)
         yield from before
@@ -173,8 +178,9 @@ def _run(title: str, text: str, cells: list[Unit], after: str) -> Iterator[Slide
     """Code cells, of which the last may show something, on as few slides as they fit on."""
     shown = cells[-1].shown
     code = _joined(cells)
-    slide = run_slide(title, text, code, shown, after)
-    if slide and (len(cells) == 1 or slide.code_size >= READABLE_CODE):
+    slide = _together(title, text, code, shown, after)
+    bare = len(cells) == 1 and not text and not shown
+    if slide and (slide.code_size >= READABLE_CODE or not code or bare):
         yield slide
     elif text:
         yield from text_slides("text", title, text)
@@ -182,17 +188,25 @@ def _run(title: str, text: str, cells: list[Unit], after: str) -> Iterator[Slide
     elif len(cells) > 1:
         yield from _run(title, "", cells[:1], "")
         yield from _run(title, "", cells[1:], after)
-    elif after and (slide := run_slide(title, "", code, shown, "")):
-        yield slide
-        yield from text_slides("text", title, after)
     elif shown and code:
+        # What is said stands with what is shown, of which it mostly speaks.
         printed = [one for one in shown if one.kind == "text"] if len(shown) > 1 else []
         yield from _run(title, "", [Unit(code=code, shown=printed)], "")
         rest = [one for one in shown if one not in printed]
         for number, one in enumerate(rest, start=1):
             yield from _run(title, "", [Unit(shown=[one])], after if number == len(rest) else "")
+    elif after and (slide := _together(title, "", code, shown, "")):
+        yield slide
+        yield from text_slides("text", title, after)
     else:
         yield from _cut(title, code, shown, after)
+
+
+def _together(title: str, text: str, code: str, shown: list[Shown], after: str) -> Slide | None:
+    """All of it on one slide, or None."""
+    if [one.kind for one in shown] == ["figure"]:
+        return figure_slide(title, text, code, shown[0], after)
+    return None if any(one.kind == "figure" for one in shown) else run_slide(title, text, code, shown, after)
 
 
 def _cut(title: str, code: str, shown: list[Shown], after: str) -> Iterator[Slide]:

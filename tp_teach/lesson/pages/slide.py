@@ -15,14 +15,15 @@ from tp_teach.lesson.pages.trim import widest, wrapped
 
 # Pixels, as in `templates/deck/deck.css`.
 ROOM, TALL = 1136, 532  # of the part of a slide below its title
-NARROW, GAP = 330, 28  # the column left of a figure, and what is free between two parts
-FIGURE = 380  # the least height for a figure below code
+GAP = 28  # between two parts
 AFTER_LINE = 6  # the line above the sentence at the foot, and what rounding takes
 BOX_SIDES = 36  # padding left and right of a box of code or output, together
 
 TEXT_SIZES = (32, 30, 28, 26, 24, 22, 20, 18, 16)
 SIZES = ((24, 26), (22, 24), (20, 24), (20, 22), (18, 22), (18, 20), (17, 20), (16, 20), (16, 18), (15, 18))
 """Letter sizes of code and of the text beside it, from the best to the least readable."""
+READABLE_CODE = 18
+"""Letter size of code below which other parts go to other slides, or lines beside the lesson are left out."""
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Slide:
     code_size: int = 20
     split: float | None = None
     """The part of the width that is code; None: outputs stand below it. Of a figure, 0: it stands below the code."""
+    column: int = 0
+    """Pixels left of a figure, for words and code; 0: the figure takes the whole width."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -96,15 +99,17 @@ def _pieces(block: str, size: int) -> list[str]:
 
 
 def run_slide(title: str, text: str, code: str, shown: list[Shown], after: str) -> Slide | None:
-    """Code with what it shows, in the largest letters in which all of it fits, or None if there are none."""
-    if [one.kind for one in shown] == ["figure"]:
-        return _figure_slide(title, text, code, shown, after)
-    if any(one.kind == "figure" for one in shown):
-        return None
-    for size, text_size in SIZES:
+    """Code with what it shows, in the largest letters in which all of it fits, or None if there are none.
+
+    Lines are broken only where they would have to be small otherwise.
+    """
+    sizes = [
+        (size, text_size, whole) for whole in (True, False) for size, text_size in SIZES if size >= 20 or not whole
+    ]
+    for size, text_size, whole in sizes:
         around = sum(height(part, text_size, ROOM) + GAP for part in (text, after) if part) + AFTER_LINE * bool(after)
         for split, columns in _layouts(code, shown, size):
-            arranged = wrapped(code, columns)
+            arranged = code if whole else wrapped(code, columns)
             parts = [box(arranged, size) if code else 0, _outputs_height(shown, size, split)]
             high = max(parts) if split else sum(parts) + GAP * all(parts)
             if high + around <= TALL and _wide_enough(arranged, shown, size, split):
@@ -121,35 +126,10 @@ def _layouts(code: str, shown: list[Shown], size: int) -> Iterator[tuple[float |
     for split in (0.5, 0.42, 0.58, 0.35, 0.65):
         if widest(code) <= columns_of((ROOM - GAP) * split, size):
             yield split, whole
+    yield None, whole
     if size <= 20:
         for split in (0.5, 0.55, 0.6):
             yield split, columns_of((ROOM - GAP) * split, size)
-    yield None, whole
-
-
-def _figure_slide(title: str, text: str, code: str, shown: list[Shown], after: str) -> Slide | None:
-    """A large figure at the right; at the left the code that drew it, and the sentence that reads it."""
-    for size, text_size in SIZES[2:]:
-        arranged = wrapped(code, columns_of(NARROW, size))
-        if widest(arranged) > columns_of(NARROW, size):
-            continue
-        high = [height(part, text_size, NARROW) for part in (text, after) if part]
-        high += [box(arranged, size)] if code else []
-        if sum(high) + GAP * (len(high) - 1) <= TALL:
-            return Slide("figure", title, "", text, arranged, shown, after, text_size, size)
-    return _figure_below_code(title, text, code, shown, after)
-
-
-def _figure_below_code(title: str, text: str, code: str, shown: list[Shown], after: str) -> Slide | None:
-    """For code too wide, or text too long, for one narrow column: code over the whole width, the rest below it."""
-    for size, text_size in SIZES[2:]:
-        arranged = wrapped(code, columns_of(ROOM, size))
-        left = TALL - (box(arranged, size) + GAP if code else 0)
-        high = [height(part, text_size, NARROW) for part in (text, after) if part]
-        fits = sum(high) + GAP * max(0, len(high) - 1) <= left and widest(arranged) <= columns_of(ROOM, size)
-        if fits and (left >= FIGURE or not code):
-            return Slide("figure", title, "", text, arranged, shown, after, text_size, size, split=0)
-    return None
 
 
 def box(source: str, size: float) -> float:

@@ -51,6 +51,28 @@ def _without_answer(statement: str) -> str:
     return shorter
 
 
+def drawing_lines(source: str) -> str:
+    """Code that draws a figure without what only arranges its numbers.
+
+    Kept are the last statement, the launches, and what these use; `# …` stands for what is left out.
+    """
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # a magic
+        return source
+    lines = source.splitlines()
+    used, kept = set(), []
+    for statement in reversed(body):
+        names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        piece = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
+        if "launch(" in piece or used & (names | {getattr(statement, "name", "")}):
+            used |= names
+        elif statement is not body[-1]:
+            piece = "# …"
+        kept += [piece] if [piece] != kept[-1:] else []
+    return "\n".join(reversed(kept))
+
+
 def lesson_output(text: str, checks: bool) -> str:
     """What a cell printed, without the reader's own answers, and at most `MOST_LINES` of it.
 
@@ -85,13 +107,15 @@ def _pieces(line: str, columns: int) -> list[str]:
 
 
 def _spaces(line: str) -> list[int]:
-    """Where a line of code has spaces outside of its strings."""
+    """Where a line of code has spaces outside of its strings, and before its comment."""
     found, quote = [], ""
     for at, letter in enumerate(line):
         if letter == quote:
             quote = ""
         elif not quote and letter in "\"'":
             quote = letter
+        elif not quote and letter == "#":
+            break
         elif not quote and letter == " ":
             found.append(at)
     return found
