@@ -134,7 +134,15 @@ def plays_for_ever(folder):
         torch.ones(64, 64) @ torch.ones(64, 64)
 
 
-def test_an_interrupt_ends_a_simulation_and_the_next_one_works(tmp_path):
+@pytest.fixture
+def interrupts():
+    """Interrupts raise, also where the tests were started in the background, which ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_ends_a_simulation_and_the_next_one_works(tmp_path, interrupts):
     def interrupt():
         while not (tmp_path / "here").exists():
             time.sleep(0.01)
