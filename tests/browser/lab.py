@@ -124,7 +124,9 @@ def run_all(page: Page) -> list[str]:
     page.wait_for_function(f"({PROMPTS})().every(prompt => prompt === '[ ]:')")
     choose(page, "Run", "Run All Cells")
     page.wait_for_function(
-        f"({PROMPTS})().every((prompt, number) => prompt !== '[*]:' && (number || prompt !== '[ ]:'))", timeout=180_000
+        f"({PROMPTS})().every((prompt, number) => prompt !== '[*]:' && (number || prompt !== '[ ]:'))",
+        timeout=180_000,
+        polling=500,  # milliseconds; each drawn frame would cost more than the cells
     )
     idle(page).wait_for(timeout=60_000)
     return page.evaluate(PROMPTS)
