@@ -16,7 +16,6 @@ from tp_teach.launch import RankFailed, RanksStuck, launch
 from tp_teach.launch.torchrun import join, started_by_torchrun
 from tp_teach.model.config import TrainConfig
 from tp_teach.run import make_draft
-from tp_teach.train.loop import first_step, train
 
 PROGRAM = "python -m tp_teach.train"
 
@@ -56,6 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def train_and_report(config: TrainConfig, checkpoint: Path | None) -> float:
     """`train`, with its log on standard output."""
+    from tp_teach.train.loop import train  # takes seconds, which options that cannot work need not wait for
+
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
     return train(config, checkpoint=checkpoint)
 
@@ -72,7 +73,10 @@ def _parse(arguments: list[str]) -> Options:
 def _train(options: Options) -> int:
     if options.save is not None and os.environ.get("RANK", "0") == "0":
         make_draft(options.save).rmdir()  # a folder that cannot be written is found before training
-    first_step(options.config, options.checkpoint)  # and one that holds something else
+    if options.checkpoint is not None:
+        from tp_teach.train.loop import first_step
+
+        first_step(options.config, options.checkpoint)  # and one that holds something else
     if started_by_torchrun():
         size = int(os.environ["WORLD_SIZE"])
         if options.world_size not in (None, size):
