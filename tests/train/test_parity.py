@@ -124,7 +124,6 @@ CASES = [
     case(3, LLAMA, VOCAB, checkpointing=True, num_layers=1),
     case(3, GPT, ALL, accumulate=2, num_layers=1),
     case(3, TOY, clip=0.1, checkpointing=True),
-    case(4, LLAMA, LOSS, accumulate=2, num_layers=1),
     case(4, LLAMA, ALL, FSDP, tied=True, clip=0.1, accumulate=2, checkpointing=True, num_layers=1),
     case(4, GPT, DDP, ALL, checkpointing=True, clip=0.1, num_layers=1),
     case(4, GPT, FSDP, SEQUENCE, accumulate=2, num_layers=1),
