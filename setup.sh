@@ -51,6 +51,9 @@ else
     pinned "torch===$torch" || pinned "torch==$torch"
 fi
 pinned -e '.[test]'
+# Every rank of every launch imports it, and where Python may not keep what it compiled (PYTHONDONTWRITEBYTECODE, as in
+# many containers) would compile it each time.
+.venv/bin/python -m compileall -q tp_teach
 # Without this JupyterLab asks, over the first notebook, whether to fetch news from the network.
 mkdir -p .venv/share/jupyter/lab/settings
 echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}' \

@@ -159,7 +159,7 @@ launching = False
 signal.signal(signal.SIGINT, handle)
 tp.launch(os.getpid, world_size=1)
 descriptors = psutil.Process().num_fds()
-for pause in (0.0001, 0.0002, 0.0004, 0.0006, 0.0008, 0.001):
+for pause in (0.0001, 0.0003, 0.0006, 0.001):
     folder = Path(tempfile.mkdtemp())
     thread = threading.Thread(target=interrupt, args=(folder, pause))
     thread.start()
@@ -183,4 +183,4 @@ print(tp.launch(dist.get_rank, world_size=2).values, flush=True)
 def test_hundreds_of_interrupts_leave_no_folder_and_no_descriptor(tmp_path):
     with tempfile.TemporaryDirectory() as files:  # a name that is short enough for a socket in it
         out, errors = python("-c", BARRAGE, cwd=tmp_path, TMPDIR=files).communicate(timeout=120)
-    assert (out.splitlines(), errors) == (6 * ["KeyboardInterrupt"] + ["0 0", "[0, 1]"], "")
+    assert (out.splitlines(), errors) == (4 * ["KeyboardInterrupt"] + ["0 0", "[0, 1]"], "")
